@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from lakemirror.driver.columns.changes import MOMENT, none, schema_of
 from lakemirror.driver.columns.facts import Facts
-from lakemirror.driver.columns.payloads import Payloads, decoded
+from lakemirror.driver.columns.payloads import Payloads, are_utf8, decoded
 from lakemirror.driver.columns.places import Mask, Where, reading_of, times
 from lakemirror.driver.columns.structs import envelope_struct, row_struct
 from lakemirror.driver.columns.wires import Wire, wire_of
@@ -165,7 +165,7 @@ def _is_unlike(key: pa.Array, column: pa.Array, deletes: Mask) -> Mask:
 
 
 def _are_usual(block: pa.RecordBatch) -> Mask:
-    """Return which records have a key, were read from a place in a topic, and have no headers of a move."""
+    """Return which records are text with a key, were read from a topic, and have no headers of a move."""
     there = [block.column(name).is_valid() for name in ("topic", "partition", "offset", "key")]
     usual = _mask(there[0])
     for each in there[1:]:
@@ -174,6 +174,7 @@ def _are_usual(block: pa.RecordBatch) -> Mask:
     usual &= _mask(pc.greater_equal(partitions, 0).fill_null(False))
     within = pc.and_(pc.greater_equal(offsets, 0), pc.less_equal(offsets, _LARGEST_OFFSET))
     usual &= _mask(within.fill_null(False))
+    usual &= are_utf8(block.column("key")) & are_utf8(block.column("value"))
     if "headers" in block.schema.names:
         headers = block.column("headers")
         named = pc.is_in(headers.flatten().field("key"), value_set=_OF_A_MOVE)

@@ -13,6 +13,8 @@ from operator import methodcaller
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakemirror.driver.rules.envelopes.records import CHARACTERS, LEVELS, Document
@@ -71,22 +73,22 @@ class Payloads:
 
 def _within_limits(texts: Texts) -> Texts:
     there = [each for each in texts if each is not None]
-    if _is_utf8(there) and not any(map(_exceeds, there)):
+    longest = max(map(len, there), default=0)
+    if longest <= _FEW or (longest <= _SHORT and _most_openings(there) <= _FEW):
         return texts
-    return [None if each is None or _exceeds(each) or not _is_utf8([each]) else each for each in texts]
+    return [None if each is None or _exceeds(each) else each for each in texts]
 
 
-def _is_utf8(texts: Sequence[bytes]) -> bool:
-    try:
-        pa.array(texts, pa.binary()).cast(pa.string())
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
+_FEW: Final = LEVELS - 2
+_SHORT: Final = 4000
 _braces: Final[Callable[[bytes], int]] = methodcaller("count", b"{")
 _brackets: Final[Callable[[bytes], int]] = methodcaller("count", b"[")
-_FEW: Final = LEVELS - 2
+
+
+def _most_openings(texts: Sequence[bytes]) -> int:
+    """Return how many objects and lists the text with the most of them may have."""
+    braces = np.fromiter(map(_braces, texts), np.int64, len(texts))
+    return int((braces + np.fromiter(map(_brackets, texts), np.int64, len(texts))).max(initial=0))
 
 
 def _exceeds(text: bytes) -> bool:
@@ -96,7 +98,21 @@ def _exceeds(text: bytes) -> bool:
     return len(text) > _SHORT and (len(text) > CHARACTERS or _LONG_NUMBER.search(text) is not None)
 
 
-_SHORT: Final = 4000
+def are_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which texts are valid UTF-8; null is."""
+    try:
+        texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.fromiter((_is_utf8(each) for each in texts.to_pylist()), np.bool_, len(texts))
+    return np.ones(len(texts), np.bool_)
+
+
+def _is_utf8(text: bytes | None) -> bool:
+    try:
+        (text or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def decoded(texts: Texts, read: Callable[[bytes], Any]) -> list[Any]:

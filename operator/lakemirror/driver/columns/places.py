@@ -98,7 +98,9 @@ def _of_postgres(sources: Sequence[Any], where: Where, settings: Settings) -> Pl
     odd = pairs.is_null().to_numpy(zero_copy_only=False)
     odd |= np.where(is_logged, ~snapshot & (commit < 0), last < 0)
     _put_epochs(places, where, settings)
-    return Places(places, _logs([(each.name, None, None, None) for each in sources]), odd)
+    names = [each.name for each in sources]
+    logs = {each: json.dumps((each, None, None, None)) for each in set(names)}
+    return Places(places, pa.array(map(logs.__getitem__, names), pa.string()), odd)
 
 
 def _numbers(pairs: pa.Array, name: str) -> pa.Array:

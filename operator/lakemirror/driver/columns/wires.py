@@ -109,7 +109,7 @@ def _untyped(column: Column, placeholder: Placeholder) -> Wire | None:
     if kind == STRING:
         return Wire(str, _texts(placeholder))
     if kind == DOUBLE:
-        return Wire(msgspec.Raw, lambda values: _one_by_one(values, kind, lambda raw: _double(raw, read)))
+        return Wire(msgspec.Raw, lambda values: _doubles(values, read))
     if kind == DATE:
         return Wire(int | str, lambda values: _days(values, column, placeholder))
     if kind in (TIMESTAMP, TIMESTAMP_NTZ):
@@ -123,11 +123,7 @@ def _by_rule(column: Column, placeholder: Placeholder) -> Wire:
     """Return the wire of a column that has no faster way: its rule reads the JSON."""
     read = column.reader(placeholder)
 
-    def read_raw(raw: msgspec.Raw) -> Any:
-        value = _loaded(bytes(raw))
-        return None if value is None else read(value)
-
-    return Wire(msgspec.Raw, lambda values: _one_by_one(values, column.kind, read_raw))
+    return Wire(msgspec.Raw, lambda values: _one_by_one(values, column.kind, lambda raw: _by(read, raw)))
 
 
 def _loaded(octets: bytes) -> Any:
@@ -212,18 +208,45 @@ def _each_alone(values: list[Any], kind: Kind, odd: list[int]) -> tuple[pa.Array
 # -- numbers ----------------------------------------------------------------------------------------------
 
 
-def _double(raw: msgspec.Raw, read: Reader) -> Any:
-    """Return a DOUBLE of the text of a number, which it has to be exactly."""
-    octets = bytes(raw)
-    if octets[0] in _DIGITS and b"." in octets:
-        number = float(octets)
-        if repr(number).encode() == octets:
-            return number
-    value = _loaded(octets)
+def _doubles(values: list[Any], read: Reader) -> tuple[pa.Array, Numbers]:
+    """Return DOUBLEs of the texts of numbers, each of which is the shortest one of its number."""
+    texts = _texts_of(values)
+    plain = pc.match_substring_regex(texts, _FRACTION).fill_null(True)
+    made = pc.if_else(plain, texts, None).cast(pa.float64())
+    few = pc.less_equal(pc.binary_length(texts), _ALWAYS_EXACT)
+    is_exact = pc.or_kleene(few, pc.equal(made.cast(pa.string()), texts)).fill_null(True)
+    plain = pc.and_(plain, is_exact)
+    return _with_others(made, plain, values, DOUBLE, lambda raw: _by(read, raw))
+
+
+_FRACTION: Final = r"^-?[0-9]{1,15}\.[0-9]{1,20}$"
+_ALWAYS_EXACT: Final = 16
+"""So many characters are at most 15 digits, which a DOUBLE always keeps."""
+
+
+def _texts_of(values: list[Any]) -> pa.Array:
+    """Return the texts of JSON values; null for null."""
+    octets = pa.array([None if each is None else bytes(each) for each in values], pa.binary())
+    texts = octets.cast(pa.string())
+    return pc.if_else(pc.equal(texts, "null"), None, texts)
+
+
+def _by(read: Reader, raw: msgspec.Raw) -> Any:
+    """Return what a rule makes of the JSON of a value."""
+    value = _loaded(bytes(raw))
     return None if value is None else read(value)
 
 
-_DIGITS: Final = b"-0123456789"
+def _with_others(
+    made: pa.Array, plain: pa.Array, values: list[Any], kind: Kind, read: Reader
+) -> tuple[pa.Array, Numbers]:
+    """Return an array in which the values that are not plain are read one by one."""
+    others = pc.invert(plain)
+    rest = pc.indices_nonzero(others).to_pylist()
+    if not rest:
+        return made, NONE
+    found, odd = _one_by_one([values[i] for i in rest], kind, read)
+    return pc.replace_with_mask(made, others, found), [rest[i] for i in odd]
 
 
 def _unscaled(values: list[Any], column: Column, placeholder: Placeholder) -> tuple[pa.Array, Numbers]:
@@ -261,22 +284,13 @@ _PLAIN_NUMBER: Final = r"^-?[0-9]{1,18}(\.[0-9]{1,18})?$"
 def _decimals(values: list[Any], column: Column, placeholder: Placeholder) -> tuple[pa.Array, Numbers]:
     """Return decimals of the texts of numbers; any other JSON is read by the rule."""
     kind, read = column.kind, column.reader(placeholder)
-    texts = pa.array([None if each is None else bytes(each) for each in values], pa.binary()).cast(
-        pa.string()
-    )
-    null = pc.or_kleene(pc.is_null(texts), pc.equal(texts, "null"))
-    plain = pc.or_kleene(pc.match_substring_regex(texts, _PLAIN_NUMBER), null)
-    if pc.all(plain, min_count=0).as_py():
-        try:
-            return pc.if_else(null, None, texts).cast(arrow_type(kind)), NONE
-        except pa.ArrowException:
-            pass  # a number has more digits than the column: the rule says which
-
-    def read_raw(raw: msgspec.Raw) -> Any:
-        value = _loaded(bytes(raw))
-        return None if value is None else read(value)
-
-    return _one_by_one(values, kind, read_raw)
+    texts = _texts_of(values)
+    plain = pc.match_substring_regex(texts, _PLAIN_NUMBER).fill_null(True)
+    try:
+        made = pc.if_else(plain, texts, None).cast(arrow_type(kind))
+    except pa.ArrowException:  # a number has more digits than the column: the rule says which
+        return _one_by_one(values, kind, lambda raw: _by(read, raw))
+    return _with_others(made, plain, values, kind, lambda raw: _by(read, raw))
 
 
 # -- moments ----------------------------------------------------------------------------------------------
@@ -319,11 +333,7 @@ def _instants(values: list[Any], column: Column, placeholder: Placeholder) -> tu
     kind, texts = column.kind, pa.array(values, pa.string())
     plain = pc.match_substring_regex(texts, _ISO).fill_null(True)
     made = pc.if_else(plain, texts, None).cast(pa.timestamp("us", "UTC")).view(arrow_type(kind))
-    rest = pc.indices_nonzero(pc.invert(plain)).to_pylist()
-    if not rest:
-        return made, NONE
-    others, odd = _one_by_one([values[i] for i in rest], kind, column.reader(placeholder))
-    return pc.replace_with_mask(made, pc.invert(plain), others), [rest[i] for i in odd]
+    return _with_others(made, plain, values, kind, column.reader(placeholder))
 
 
 def _days(values: list[Any], column: Column, placeholder: Placeholder) -> tuple[pa.Array, Numbers]:
