@@ -152,11 +152,7 @@ def _arrays(rows: Sequence[Any], wires: Mapping[str, Wire]) -> tuple[dict[str, p
 
 def _is_unlike(key: pa.Array, column: pa.Array, deletes: Mask) -> Mask:
     """Return where a part of a key is null, is not a number, or differs from what the row has."""
-    if pa.types.is_nested(key.type):
-        same = [one == other for one, other in zip(key.to_pylist(), column.to_pylist(), strict=True)]
-        alike = np.array(same, np.bool_)
-    else:
-        alike = _mask(pc.equal(key, column).fill_null(False))
+    alike = _mask(pc.equal(key, column).fill_null(False))
     if key.type in (pa.float32(), pa.float64()):
         zero = _mask(pc.equal(key, 0.0).fill_null(False))
         alike &= ~zero | (np.signbit(key.fill_null(0)) == np.signbit(column.fill_null(0)))

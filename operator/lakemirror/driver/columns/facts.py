@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lakemirror.driver.columns.kinds import has_arrow_type
 from lakemirror.driver.rules.envelopes.records import Document, Settings, TableName
+from lakemirror.driver.rules.kinds import Decimals, Plain
 from lakemirror.driver.rules.row_keys import KeyOfTable
 from lakemirror.driver.rules.rows import Column
 
@@ -34,13 +35,14 @@ class Facts:
     def are_plain(self) -> bool:
         """Whether records of the table can be decoded in columns at all.
 
-        Not if a type of the mirror has no Arrow type, if the records' own keys lack a column of the key, or
-        if columns or Lakemirror itself order changes.
+        Not if a type of the mirror has no Arrow type, if the key has arrays or structs, if the records' own
+        keys lack a column of it, or if columns or Lakemirror itself order changes.
         """
         return (
             bool(self.key.names)
             and not self.key.from_rows
             and all(name in self.key.columns and name in self.columns for name in self.key.names)
+            and all(isinstance(self.columns[name].kind, Plain | Decimals) for name in self.key.names)
             and all(has_arrow_type(each.kind) for each in self.columns.values())
             and self.settings.ordering.by not in ("columns", "given")
         )

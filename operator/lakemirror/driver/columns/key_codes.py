@@ -9,8 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemirror.driver.columns.changes import alike
-
 Codes = npt.NDArray[np.int64]
 
 
@@ -37,10 +35,6 @@ def _codes(column: pa.Array) -> tuple[Codes, int]:
     """Return the codes of one column; null has one of its own."""
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    if pa.types.is_nested(column.type):
-        known: dict[object, int] = {}
-        found = [known.setdefault(alike(each), len(known)) for each in column.to_pylist()]
-        return np.array(found, np.int64), len(known)
     if pa.types.is_floating(column.type):
         numbers = pc.if_else(pc.is_nan(column), float("nan"), pc.add(column, 0.0))  # -0.0 + 0.0 is 0.0
         column = numbers.cast(pa.float64()).view(pa.int64())
