@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from operator import methodcaller
 from typing import Any, Final
 
 import msgspec
@@ -74,26 +73,27 @@ class Payloads:
 def _within_limits(texts: Texts) -> Texts:
     there = [each for each in texts if each is not None]
     longest = max(map(len, there), default=0)
-    if longest <= _FEW or (longest <= _SHORT and _most_openings(there) <= _FEW):
+    if longest <= _FEW or (longest <= _SHORT and _are_shallow(there)):
         return texts
     return [None if each is None or _exceeds(each) else each for each in texts]
 
 
 _FEW: Final = LEVELS - 2
 _SHORT: Final = 4000
-_braces: Final[Callable[[bytes], int]] = methodcaller("count", b"{")
-_brackets: Final[Callable[[bytes], int]] = methodcaller("count", b"[")
 
 
-def _most_openings(texts: Sequence[bytes]) -> int:
-    """Return how many objects and lists the text with the most of them may have."""
-    braces = np.fromiter(map(_braces, texts), np.int64, len(texts))
-    return int((braces + np.fromiter(map(_brackets, texts), np.int64, len(texts))).max(initial=0))
+def _are_shallow(texts: Sequence[bytes]) -> bool:
+    """Return whether a few texts together have no more objects and lists than one may have."""
+    few = (b"".join(texts[begin : begin + _TOGETHER]) for begin in range(0, len(texts), _TOGETHER))
+    return all(each.count(b"{") + each.count(b"[") <= _FEW for each in few)
+
+
+_TOGETHER: Final = 16
 
 
 def _exceeds(text: bytes) -> bool:
     """Return whether a text may be beyond the limits of the rules."""
-    if _braces(text) + _brackets(text) > _FEW:
+    if text.count(b"{") + text.count(b"[") > _FEW:
         return True
     return len(text) > _SHORT and (len(text) > CHARACTERS or _LONG_NUMBER.search(text) is not None)
 
