@@ -67,7 +67,7 @@ GOLDEN: list[tuple[Action, str]] = [
         Domain("delta.clustering", "{}"),
         '{"domainMetadata":{"domain":"delta.clustering","configuration":"{}","removed":false}}',
     ),
-    (Metadata({"id": "é\n"}), '{"metaData":{"id":"\\u00e9\\n"}}'),
+    (Metadata({"id": "é\n\u2028\U000fffff"}), '{"metaData":{"id":"é\\n\\u2028\U000fffff"}}'),
 ]
 
 
@@ -157,7 +157,8 @@ def test_what_the_log_cannot_say_of_a_partition_is_refused() -> None:
 def test_folders_and_paths() -> None:
     assert folder({"a b": "x/y=ü", "n": None}) == "a%20b=x%2Fy%3D%C3%BC/n=__HIVE_DEFAULT_PARTITION__/"
     assert uri_of("a%20b=x%2Fy/f.parquet") == "a%2520b=x%252Fy/f.parquet"
-    assert folder({"p": "x" * 300}) == ""
+    with pytest.raises(NotRepresentable):
+        folder({"p": "x" * 300})
     assert folder({}) == ""
 
 

@@ -280,7 +280,7 @@ Action = Add | Remove | ChangeFile | Transaction | Domain | Metadata | Protocol 
 
 
 def line(action: Action) -> str:
-    """Return an action as a line of a log entry, in ASCII, without the newline."""
+    """Return an action as a line of a log entry, without the newline."""
     return exact_json.dumps(action.action)
 
 

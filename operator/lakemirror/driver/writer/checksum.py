@@ -49,7 +49,7 @@ def text_of(snapshot: Snapshot, commit_id: str) -> bytes | None:
     }
     if len(files) <= _MOST_FILES:
         told["allFiles"] = [replace(each, changes=False).action["add"] for each in files]
-    return f"{exact_json.dumps(told)}\n".encode("ascii")
+    return f"{exact_json.dumps(told)}\n".encode()
 
 
 def _hidden(snapshot: Snapshot) -> dict[str, int]:

@@ -81,7 +81,7 @@ def name_of(version: int) -> str:
 
 def text_of(info: CommitInfo, actions: Iterable[Action]) -> bytes:
     """Return an entry. Information about the commit comes first (PROTOCOL.md, In-Commit Timestamps)."""
-    return "".join(f"{line(each)}\n" for each in (info, *actions)).encode("ascii")
+    return "".join(f"{line(each)}\n" for each in (info, *actions)).encode()
 
 
 def known(log: LogStore, version: int) -> Known | None:

@@ -39,7 +39,7 @@ class DeltaLogStore:
 
     def create(self, name: str, content: bytes) -> bool:
         lines = java_class(self._spark, "java.util.ArrayList")()
-        for each in content.decode("ascii").splitlines():
+        for each in content.decode().removesuffix("\n").split("\n"):
             lines.add(each)
         listed = java_class(self._spark, "org.apache.spark.api.python.PythonUtils").toSeq(lines)
         try:

@@ -22,8 +22,8 @@ DIVIDING: Final = (*_WHOLE, kinds.BOOLEAN, kinds.STRING, kinds.DATE, kinds.TIMES
 """Types of partition columns that are written here; decimals are, too."""
 
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-_LONGEST_FOLDER: Final = 200
-"""Many file systems allow names of 255 bytes."""
+_LONGEST_FOLDER: Final = 255
+"""How many bytes a name has at most in many file systems."""
 
 
 class NotRepresentable(ValueError):
@@ -102,11 +102,12 @@ def text_of(value: Any, given: Type) -> str | None:
 def folder(values: Mapping[str, str | None]) -> str:
     """Return the folder of files with these partition values, in the manner of Hive, with a slash at the end.
 
-    It means nothing to Delta. Returns nothing where a name is too long for file systems.
+    It means nothing to Delta, but Polars reads the values from it. Raises NotRepresentable if a name is too
+    long for file systems.
     """
     parts = [f"{quote(name, safe='')}={_folder_value(value)}" for name, value in values.items()]
     if any(len(each) > _LONGEST_FOLDER for each in parts):
-        return ""
+        raise NotRepresentable(f"no folder can be called {max(parts, key=len)}")
     return "".join(f"{each}/" for each in parts)
 
 

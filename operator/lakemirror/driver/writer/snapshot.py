@@ -77,7 +77,7 @@ def replay(entries: Iterable[str]) -> Snapshot:
     """
     found: Snapshot | None = None
     for text in entries:
-        actions = [each for line in text.splitlines() if line and (each := parse(line)) is not None]
+        actions = [each for line in text.split("\n") if line and (each := parse(line)) is not None]
         found = (_begun(actions) if found is None else found).after(actions)
     if found is None:
         raise ValueError("there is no entry")
