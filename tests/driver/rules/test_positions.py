@@ -15,6 +15,8 @@ from lakemirror.driver.rules.positions import (
     Origin,
     Source,
     anchored_at,
+    epoch_of,
+    identity,
     is_by_time,
     is_snapshot,
     is_unanchored,
@@ -270,3 +272,53 @@ def test_a_line_feed_is_no_part_of_a_position(end: str) -> None:
     ):
         assert misplaced(Source(**{name: text}), HERE) is None
         assert misplaced(Source(**{name: text + end}), HERE) == f"source.{name} is not valid: {text}{end}"
+
+
+def test_an_offset_says_something_in_its_own_partition_only() -> None:
+    assert HERE.follows(HERE._replace(offset=6))
+    assert not HERE.follows(HERE)
+    assert not HERE.follows(Origin("shop.public.other", 0, 6))
+    assert not HERE.follows(Origin("shop.public.t", 1, 6))
+
+
+def test_the_first_offset_and_the_first_time_are_valid() -> None:
+    assert misplaced(POSTGRES, HERE._replace(offset=0)) is None
+    assert misplaced(POSTGRES, HERE._replace(offset=-1)) == "offset is not valid: -1"
+    assert source_micros(Source(ts_us=0)) == 0
+    assert source_micros(Source(ts_us=-1, ts_ms=5)) == 5000
+
+
+def test_what_a_position_lacks_is_zero() -> None:
+    assert parts(Source("mysql", file="mysql-bin.000012"))[1:] == (12, 0, 1)
+    nowhere = sequence(Source("custom"), Origin("topic", 0), snapshot=False, by="offset")
+    assert nowhere == bytes(25) + b"\1"
+
+
+def test_an_event_with_a_position_is_the_same_wherever_it_is_read() -> None:
+    read = Source("postgresql", name="shop", sequence='["40","50"]')  # a row of an incremental snapshot
+    assert identity(read, "auto") == ("shop", None, None, None)
+    assert identity(read._replace(sequence='["40",null]'), "auto") is None
+    assert identity(POSTGRES._replace(sequence=None), "auto") == ("shop", None, None, None)
+    assert identity(POSTGRES, "offset") is None
+    two = [Source("sqlserver", name="shop", db=each, commit_lsn="00000025:00000d98:00a2") for each in "ab"]
+    assert identity(two[0], "auto") != identity(two[1], "auto")
+
+
+def test_an_anchored_change_has_the_length_of_a_sequence() -> None:
+    seq, base = bytes(range(26)), bytes(range(100, 126))
+    assert anchored_at(own(seq), base) == base[:12] + seq[12:]
+    assert epoch_of(seq) == b"\0\1"
+
+
+def test_the_largest_part_of_a_position_is_valid() -> None:
+    assert misplaced(POSTGRES._replace(lsn=10**18 - 1), HERE) is None
+    assert misplaced(POSTGRES._replace(lsn=10**18), HERE) == f"source.lsn is not valid: {10**18}"
+    binlog = Source("mysql", file="mysql-bin.000012", pos=4, row=2**31 - 2, event_serial_no=2**31 - 2)
+    assert misplaced(binlog, HERE) is None
+    assert misplaced(binlog._replace(row=2**31 - 1), HERE) == f"source.row is not valid: {2**31 - 1}"
+
+
+def test_a_sequence_is_one_of_postgres_where_there_is_an_lsn() -> None:
+    odd = Source("another", lsn=5, sequence="odd")
+    assert misplaced(odd, HERE) == "source.sequence is not valid: odd"
+    assert misplaced(odd._replace(lsn=None, file="bin.000001"), HERE) is None
