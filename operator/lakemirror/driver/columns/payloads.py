@@ -85,10 +85,13 @@ _SHORT: Final = 4000
 def _are_shallow(texts: Sequence[bytes]) -> bool:
     """Return whether a few texts together have no more objects and lists than one may have."""
     few = (b"".join(texts[begin : begin + _TOGETHER]) for begin in range(0, len(texts), _TOGETHER))
-    return all(each.count(b"{") + each.count(b"[") <= _FEW for each in few)
+    octets = (np.frombuffer(each, np.uint8) for each in few)
+    return all(np.count_nonzero((each | _ONE_BIT) == _OPENING) <= _FEW for each in octets)
 
 
 _TOGETHER: Final = 16
+_OPENING, _ONE_BIT = np.uint8(ord("{")), np.uint8(ord("{") ^ ord("["))
+"""Only these two characters are the first, once they have the bit in which they differ."""
 
 
 def _exceeds(text: bytes) -> bool:
