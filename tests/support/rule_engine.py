@@ -215,7 +215,7 @@ class Applying:
         table = self.table
         columns = list(table.columns)
         tracked = [name for name in columns if name not in table.key]
-        settings = Table(columns, tracked, table.asked.soft, truncates=truncates)
+        settings = Table(columns, tracked, table.asked.soft, truncates=truncates, key=table.key)
         if table.mode == "scd2":
             versions = apply_versions(table.versions, events, Tracking(settings))
             table.versions = versions.mirror

@@ -22,7 +22,9 @@ sequences are ordered by their offsets within a partition. (The tie of stored ro
 
 PostgreSQL's LSN alone does not give the order of commits because transactions overlap. ``source.sequence``
 therefore also has the last commit's LSN (Debezium, PostgreSQL connector, "change event values"). A change of
-the first transaction after a snapshot has no last commit yet: it is *unanchored*.
+the first transaction after a snapshot has no last commit yet: it is *unanchored*. A row of an incremental
+snapshot has no LSN, and its minor part is 0. If a last commit is known, its tie is 1 (it was 0 before): it is
+newer than what an unanchored change with a lower LSN brings, which was sent again (`is_reread`).
 
 If a connector has positions but one of its events has none, the event's position is all zeros, so it fills
 only keys that are absent and have no tombstone. Ordered by its time, it would be above all positions and
@@ -386,7 +388,10 @@ def _position(source: Column, snapshot: Column, offset: Column, by: str) -> Colu
     postgres = F.when(
         lsn.isNotNull(),
         _digits(F.greatest(lsn, committed), F.when(snapshot, 0).otherwise(lsn), tie),
-    ).when(_pair(source, 1).isNotNull(), _digits(_pair(source, 1), F.lit(0), F.lit(0)))
+    ).when(
+        _pair(source, 1).isNotNull(),
+        _digits(_pair(source, 1), F.lit(0), F.when(committed.isNull(), 0).otherwise(1)),
+    )
     file = _text(source, "file")
     binlog = F.when(
         file.isNotNull(),
@@ -486,6 +491,14 @@ def is_snapshot(seq: Column) -> Column:
     return F.substring(seq, 23, 4) == F.lit(b"\0\0\0\0")
 
 
+def is_reread(seq: Column) -> Column:
+    """Return whether the sequence belongs to a row of an incremental snapshot after a known commit (BOOLEAN).
+
+    The commit is the major part. There is no LSN: PostgreSQL's other changes have one as the minor part.
+    """
+    return (minor(seq) == F.lit(bytes(10))) & ~is_snapshot(seq)
+
+
 def position(seq: Column) -> Column:
     """Return a sequence without its tie: the epoch and the position itself."""
     return F.substring(seq, 1, 22)
@@ -519,17 +532,25 @@ def behind(value: Column, base: Column) -> Column:
 
     It keeps its LSN. What is above ``base`` already, or of another epoch, stays where it is.
     """
-    carried = (F.length(value) >= WIDTH) & ~is_snapshot(value) & (value < own(base))
+    carried = (F.length(value) >= WIDTH) & ~is_snapshot(value) & ~is_reread(value) & (value < own(base))
     lifted = F.concat(F.substring(base, 1, 12), F.substring(value, 13, 1_000_000))
     return F.when(carried & are_of_one_epoch(value, base), lifted).otherwise(value)
+
+
+def is_derived(seq: Column, read: Column) -> Column:
+    """Return whether an unanchored change at ``seq`` follows the row of a snapshot at ``read`` (BOOLEAN)."""
+    one_place = F.substring(seq, 1, 12) == F.substring(read, 1, 12)
+    return is_snapshot(read) & ~is_snapshot(seq) & one_place
 
 
 def is_later(value: Column, base: Column, follows: Column) -> Column:
     """Return whether an unanchored change, or what it carried, comes after what is at ``base`` (BOOLEAN).
 
-    Its LSN is higher. After a row of a snapshot it comes if it ``follows`` that in its partition.
+    Its LSN is higher. After a row of a snapshot it comes if it ``follows`` that in its partition. A row of an
+    incremental snapshot shows all transactions up to a commit, so it has a place among changes.
     """
-    return F.when(is_snapshot(base), follows).otherwise(minor(value) > minor(base))
+    by_lsn = F.when(is_reread(base), value > base).otherwise(minor(value) > minor(base))
+    return F.when(is_snapshot(base), follows).otherwise(by_lsn)
 
 
 def placed(value: Column, base: Column, *, unanchored: Column, follows: Column) -> Column:

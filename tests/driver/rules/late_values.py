@@ -45,6 +45,10 @@ class Sent:
     def read(self, offset: int, lsn: int, id: int, v: int, big: Big) -> Record:
         return self._record(offset, self.table.read(_at(lsn, None, "true"), self.row(id, v, big)))
 
+    def reread(self, offset: int, last: int, id: int, v: int, big: Big) -> Record:
+        """A row of an incremental snapshot, after the commit at ``last``."""
+        return self._record(offset, self.table.read(_at(None, last, "incremental"), self.row(id, v, big)))
+
     def create(self, offset: int, lsn: int, id: int, v: int, big: Big, last: int | None = None) -> Record:
         return self._record(offset, self.table.create(_at(lsn, last), self.row(id, v, big)))
 
@@ -93,8 +97,8 @@ class Sent:
         }
 
 
-def _at(lsn: int, last: int | None, snapshot: str = "false") -> PostgresPosition:
-    return PostgresPosition(lsn, last, 7, 10**15 + lsn * 1000, snapshot)
+def _at(lsn: int | None, last: int | None, snapshot: str = "false") -> PostgresPosition:
+    return PostgresPosition(lsn, last, 7, 10**15 + (lsn or last or 0) * 1000, snapshot)
 
 
 # -- changes of keys ----------------------------------------------------------------------------------------
@@ -164,6 +168,27 @@ def shifted(s: Sent) -> list[Record]:
         s.statement(0, 1, table.create(at(0), s.row(2, 7, "a"), old_key=s.row(1, 0, None))),
         s.statement(2, 0, table.delete(at(0), s.row(1, 0, None), new_key=s.row(2, 0, None))[0]),
         s.statement(3, 0, table.create(at(1), s.row(1, 8, "b"), old_key=s.row(3, 0, None))),
+    ]
+
+
+def sent_again(s: Sent) -> list[Record]:
+    """The first transaction is sent again after an incremental snapshot, which a restart does not repeat."""
+    return [
+        s.delete(1, 70, 1),
+        s.create(2, 80, 1, 8, "new"),
+        s.reread(3, 90, 1, 8, "new"),
+        s.delete(4, 70, 1),
+        s.create(5, 97, 2, 9, "later", last=96),
+    ]
+
+
+def sent_again_and_changed(s: Sent) -> list[Record]:
+    return [
+        s.update(1, 70, 1, 7, "seven"),
+        s.update(2, 80, 1, 8, "eight"),
+        s.reread(3, 90, 1, 8, "eight"),
+        s.update(4, 70, 1, 7, "seven"),
+        s.update(5, 85, 1, 9, last=90),
     ]
 
 
@@ -278,6 +303,43 @@ CASES: Sequence[Case] = (
             [s.update(2, 70, 1, 7, "new"), s.leave(3, 75, 1, 2), s.arrive(4, 75, 2, 1, 8)],
         ],
         {2: (8, "new")},
+    ),
+    *(
+        Case(
+            f"an open transaction that is sent again after an incremental snapshot, cut {cut}",
+            lambda s, cut=cut: [(r := sent_again(s))[: cut[0]], r[cut[0] : cut[1]], r[cut[1] :]],
+            {1: (8, "new"), 2: (9, "later")},
+        )
+        for cut in ((5, 5), (3, 5), (2, 3))
+    ),
+    *(
+        Case(
+            f"an open transaction that is sent again, and a change after that, cut {cut}",
+            lambda s, cut=cut: [(r := sent_again_and_changed(s))[:cut], r[cut:]],
+            {1: (9, "eight")},
+        )
+        for cut in (2, 3, 4, 5)
+    ),
+    Case(
+        "a row of an incremental snapshot that comes after an open transaction that is sent again",
+        lambda s: [[s.delete(4, 70, 1)], [s.reread(3, 90, 1, 8, "new")]],
+        {1: (8, "new")},
+    ),
+    Case(
+        "a value of an open transaction, after a change of it that was stored without one",
+        lambda s: [
+            [s.read(1, 90, 1, 0, "read"), s.update(2, 68, 1, 2)],
+            [s.update(3, 72, 1, 3, "three"), s.update(4, 76, 1, 4)],
+        ],
+        {1: (4, "three")},
+    ),
+    Case(
+        "a value of an open transaction, after a change of it that was stored without one, and a move",
+        lambda s: [
+            [s.read(1, 90, 1, 0, "read"), s.update(2, 68, 1, 2)],
+            [s.update(3, 72, 1, 3, "three"), s.leave(4, 75, 1, 2), s.arrive(5, 75, 2, 1, 8)],
+        ],
+        {2: (8, "three")},
     ),
     Case(
         "a value from before the snapshot does not outrun it",

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.driver.rules.late_values import CASES, batches, rows
 from tests.support.agreement import by_rules, differences, targets_of
 from tests.support.mirroring import Mirroring
-from tests.support.rule_engine import Engine
+from tests.support.rule_engine import Asked, Engine
 
 pytestmark = pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 
@@ -22,6 +22,21 @@ def test_the_rules_end_in_the_rows_of_the_source(number: int) -> None:
         engine.deliver(batch)
     [table] = engine.tables.values()
     found = {key[1]: (row.values["v"], row.values["big"]) for key, row in table.rows.items()}
+    assert found == CASES[number].rows
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
+def test_the_newest_versions_of_the_rules_are_the_rows_of_the_source(number: int) -> None:
+    engine = Engine(default=Asked("scd2"))
+    for batch in CASES[number].sent(number):
+        engine.deliver(batch)
+    [table] = engine.tables.values()
+    found = {
+        key[1]: (each.row.values["v"], each.row.values["big"])
+        for key, stored in table.versions.keys.items()
+        for each in stored.versions
+        if each.is_current
+    }
     assert found == CASES[number].rows
 
 

@@ -52,7 +52,8 @@ def parts(source: Source, *, snapshot: bool = False, by: str = "auto") -> tuple[
         (POSTGRES._replace(sequence='["30","20"]', lsn=20), False, (30, 20, 1)),  # overlaps an earlier commit
         (POSTGRES._replace(sequence='[null,"20"]', lsn=20), False, (20, 20, 1)),
         (POSTGRES, True, (24023184, 0, 0)),
-        (POSTGRES._replace(sequence='["40","50"]', lsn=None, snapshot="incremental"), True, (50, 0, 0)),
+        (POSTGRES._replace(sequence='["40","50"]', lsn=None, snapshot="incremental"), True, (50, 0, 1)),
+        (POSTGRES._replace(sequence='[null,"50"]', lsn=None, snapshot="incremental"), True, (50, 0, 0)),
         (Source("mysql", file="mysql-bin.000012", pos=345, row=3), False, (12, 345, 1)),
         (Source("mariadb", file="mariadb-bin.000012", pos=345), True, (12, 345, 0)),
         (Source("mysql", file="bin.000001", pos=4, event_serial_no=8), False, (1, 4, 9)),  # Maxwell's xoffset

@@ -10,8 +10,9 @@ import pytest
 
 from lakemirror.driver.rules.merge import merge
 from lakemirror.driver.rules.orders import Truncated
+from lakemirror.driver.rules.positions import own
 from lakemirror.driver.rules.table import Table
-from lakemirror.driver.rules.values import Event, Row
+from lakemirror.driver.rules.values import Event, Outcome, Row
 from tests.driver.rules.test_merge import at, event, in_any_order, row
 
 SOFT = Table(("id", "v", "note"), ("note",), soft=True)
@@ -154,3 +155,14 @@ def test_a_softly_deleted_row_has_the_texts_of_the_row_that_it_shows() -> None:
 def test_a_row_that_comes_back_at_the_position_of_its_delete_is_there() -> None:
     stored = deleted(5, 1, "a")
     assert merge([event("u", 5, 6, v=1, note="a")], stored, None, SOFT).row.is_live  # type: ignore[union-attr]
+
+
+def test_a_delete_that_is_sent_again_is_a_duplicate() -> None:
+    stored = deleted(5, 1, "a")
+    merged = merge([event("d", 5, 6)], stored, None, SOFT)
+    assert (merged.row, merged.outcomes) == (stored, [Outcome.DUPLICATE])
+
+
+def test_a_value_that_a_soft_delete_left_is_none_of_the_row_that_is_back() -> None:
+    merged = merge([event("d", 6)], row(7, 7, "e", seqs={"note": own(at(5))}), None, SOFT)
+    assert merged.row == row(7, 7, None, seqs={"note": own(at(6))})

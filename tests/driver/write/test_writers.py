@@ -38,7 +38,8 @@ STATE = (
     "key STRUCT<id: BIGINT>, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
     "partition INT, offset BIGINT, row STRUCT<id: BIGINT, `a b`: STRING, c: STRING, k: STRING, of: STRING>, "
     "seqs MAP<STRING, BINARY>, texts MAP<STRING, STRING>, row_seq BINARY, "
-    "ends ARRAY<STRUCT<seq: BINARY, event_time: TIMESTAMP>>, number BIGINT"
+    "ends ARRAY<STRUCT<seq: BINARY, event_time: TIMESTAMP, opened: BIGINT>>, row_opened BIGINT, "
+    "opened MAP<STRING, BIGINT>, number BIGINT"
 )
 State = dict[str, Any]
 

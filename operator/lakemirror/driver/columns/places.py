@@ -93,7 +93,7 @@ def _of_postgres(sources: Sequence[Any], where: Where, settings: Settings) -> Pl
     places = np.zeros((len(sources), WIDTH), np.uint8)
     _put(places, 4, np.where(is_logged, np.maximum(lsn, commit), np.maximum(last, 0)))
     _put(places, 14, np.where(is_logged & ~snapshot, lsn, 0))
-    places[:, 25] = is_logged & ~snapshot
+    places[:, 25] = np.where(is_logged, ~snapshot, commit >= 0)
     # Without the last commit, a change may be one of a transaction that was open during the snapshot.
     odd = pairs.is_null().to_numpy(zero_copy_only=False)
     odd |= np.where(is_logged, ~snapshot & (commit < 0), last < 0)

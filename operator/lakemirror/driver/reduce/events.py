@@ -24,8 +24,10 @@ is what the key's events give without the truncate, and `lakemirror.driver.reduc
 a soft delete, which keeps the last row before it (null if there is none). ``born`` says that the first of the
 key's events is a create or a snapshot row.
 
-If deletes are soft, a state also has ``ends`` ARRAY<STRUCT<seq, event_time>>: the deletes after ``row``, in
-any order. There may be several, because a filter makes deletes of events that show a row which stays outside.
+If deletes are soft, a state also has ``ends`` ARRAY<STRUCT<seq, event_time, opened>>: the deletes after
+``row``, in any order. There may be several, because a filter makes deletes of events that show a row which
+stays outside. ``row_opened`` is the offset of the event that ``row`` comes from, if that is unanchored, and
+``opened`` of a delete likewise.
 
 ``opened`` has, for each tracked column whose value an unanchored event carried, the offset of that event.
 
@@ -99,43 +101,57 @@ def _steps(
     by_key = Window.partitionBy(*parts).orderBy("seq", *ARRIVAL)
     repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    values = {name: F.last(_carried(name, soft), ignorenulls=True).over(so_far) for name in tracked}
-    live = F.last(F.when(F.col("op") != Op.DELETE, F.struct("row", "seq", "texts")), ignorenulls=True).over(
-        so_far
-    )
+    values = {
+        f"_{i}": F.last(_carried(name), ignorenulls=True).over(so_far) for i, name in enumerate(tracked)
+    }
+    shown = F.struct("row", "seq", "texts", _opened_at().alias("opened"), *(values if soft else ()))
+    live = F.last(F.when(F.col("op") != Op.DELETE, shown), ignorenulls=True).over(so_far)
     again = F.when(F.col("repeated") & ~F.col("below"), F.col("records")).otherwise(0)
     folded = [
         *map(F.col, ("key", "below", "stale", "op", "seq", "unanchored", "event_time", *ARRIVAL)),
         (live["texts"] if soft else F.col("texts")).alias("texts"),
         (F.coalesce(live["row"], F.col("row")) if soft else F.col("row")).alias("row"),
         (live["seq"] if soft else F.col("seq")).alias("row_seq"),
-        *[value.alias(f"_{i}") for i, value in enumerate(values.values())],
+        *[(live[i] if soft else value).alias(i) for i, value in values.items()],
         F.sum("records").over(so_far).alias("records"),
         F.col("records").alias("own"),
         F.first("was" if filtered else "op").over(so_far).isin(Op.CREATE, Op.READ).alias("born"),
         F.sum(again).over(so_far).alias("duplicates"),
         F.lead("seq").over(by_key).isNull().alias("newest"),
         *([_deletes().over(Window.partitionBy(*parts)).alias("ends")] if soft else []),
+        *([live["opened"].alias("row_opened")] if soft else []),
     ]
+    before = [F.coalesce(repeated, F.lit(False)).alias("repeated")]
+    if soft:  # what a row has that is deleted, it had as of its last event
+        before += [value.alias(i) for i, value in values.items()]
     return (
         [_below(floor, order).alias("below"), _below(former_floor, order).alias("stale")],
-        [F.coalesce(repeated, F.lit(False)).alias("repeated")],
+        before,
         folded,
-        [*_states({name: F.col(f"_{i}") for i, name in enumerate(values)}, floor, soft, order), *_ends(soft)],
+        [
+            *_states({name: F.col(f"_{i}") for i, name in enumerate(tracked)}, floor, soft, order),
+            *_ends(soft),
+        ],
     )
 
 
 def _deletes() -> Column:
-    """ARRAY<STRUCT<seq, event_time>>: the deletes among events, as an aggregate."""
-    return F.collect_list(F.when(F.col("op") == Op.DELETE, F.struct("seq", "event_time")))
+    """ARRAY<STRUCT<seq, event_time, opened>>: the deletes among events, as an aggregate."""
+    end = F.struct("seq", "event_time", _opened_at().alias("opened"))
+    return F.collect_list(F.when(F.col("op") == Op.DELETE, end))
+
+
+def _opened_at() -> Column:
+    """BIGINT: the offset of an unanchored event, -1 if it has none; null if the event is not unanchored."""
+    return F.when(F.col("unanchored"), F.coalesce("offset", F.lit(-1))).cast("bigint")
 
 
 def _ends(soft: bool) -> list[Column]:
-    """Return ``ends``, which only the states of soft deletes have."""
+    """Return ``ends`` and ``row_opened``, which only the states of soft deletes have."""
     if not soft:
         return []
     row = F.coalesce(F.col("row_seq"), F.lit(MISSING))
-    return [F.filter("ends", lambda each: each["seq"] > row).alias("ends")]
+    return [F.filter("ends", lambda each: each["seq"] > row).alias("ends"), F.col("row_opened")]
 
 
 def _states(
@@ -188,23 +204,21 @@ def _below(floor: bytes | None, order: Floor | None) -> Column:
     return below if order is None else below & order.compares(Fact.of_event())
 
 
-def _carried(name: str, soft: bool) -> Column:
+def _carried(name: str) -> Column:
     """STRUCT<value, seq, text, opened>: what an event says about a column; null if it says nothing.
 
     An update with a gap says nothing, so older events are consulted. A create with a gap begins a new life of
     the key: nothing older may fill the gap. Its sequence has no suffix, so that values moved from the former
-    key can fill it. A soft delete leaves the values where they are.
+    key can fill it.
     """
     gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
-    nothing, own_seq = F.lit(None), own(F.col("seq"))
-    opened = F.when(F.col("unanchored"), F.coalesce("offset", F.lit(-1))).cast("bigint").alias("opened")
+    nothing, own_seq, opened = F.lit(None), own(F.col("seq")), _opened_at().alias("opened")
 
     def said(value: Column, seq: Column, text: Column) -> Column:
         return F.struct(value.alias("value"), seq.alias("seq"), text.alias("text"), opened)
 
-    deleted = F.lit(None) if soft else said(nothing, own_seq, nothing)
     return (
-        F.when(F.col("op") == Op.DELETE, deleted)
+        F.when(F.col("op") == Op.DELETE, said(nothing, own_seq, nothing))
         .when(gap & (F.col("op") == Op.CREATE), said(nothing, F.col("seq"), nothing))
         .when(~gap, said(F.col("row")[name], own_seq, F.col("texts")[name]))
     )

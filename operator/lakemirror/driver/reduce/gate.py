@@ -10,7 +10,16 @@ from pyspark.sql.types import StructType
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.reduce.events import ARRIVAL
-from lakemirror.driver.sequence import WIDTH, anchored_at, is_snapshot, minor, own, placed
+from lakemirror.driver.sequence import (
+    anchored_at,
+    are_of_one_epoch,
+    behind,
+    is_later,
+    is_snapshot,
+    minor,
+    own,
+    placed,
+)
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.tombstones import encoded_key
 
@@ -34,11 +43,8 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     tied = follows(F.col("_tomb"))
     precedes = same_partition(F.col("_tomb")) & (F.col("offset") < F.col("_tomb.offset")) & is_snapshot(seq)
     # Within a batch, a change of an open transaction is placed after its snapshot row; its LSN still counts.
-    outrun = (
-        F.col("unanchored")
-        & (minor(seq) <= minor(newest))
-        & (F.substring(seq, 1, 2) == F.substring(newest, 1, 2))
-    )
+    alone = F.col("unanchored") & are_of_one_epoch(seq, newest)
+    outrun = alone & ~is_later(seq, newest, _follows())
     stale = newest.isNotNull() & (((seq <= newest) & ~tied) | precedes | outrun)
     stale = F.coalesce(stale, F.lit(False))
     deletes = F.col("op") == Op.DELETE
@@ -80,15 +86,11 @@ def _after(joined: DataFrame) -> DataFrame:
     higher position; the change, and what it brings, then takes its place behind both.
     """
     seq, gone = F.col("seq"), F.col("_tomb.seq")
-    later = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset"))
-    opened = F.col("unanchored") & later & (seq <= gone) & (minor(seq) > minor(gone))
-    opened = F.coalesce(opened & (F.substring(seq, 1, 2) == F.substring(gone, 1, 2)), F.lit(False))
+    opened = F.col("unanchored") & _follows() & (seq <= gone) & is_later(seq, gone, _follows())
+    opened = F.coalesce(opened & are_of_one_epoch(seq, gone), F.lit(False))
 
     def lifted(value: Column) -> Column:
-        mine = (
-            (F.length(value) >= WIDTH) & ~is_snapshot(value) & (minor(value) > minor(gone)) & (value < gone)
-        )
-        return F.when(mine, F.concat(F.substring(gone, 1, 12), F.substr(value, F.lit(13)))).otherwise(value)
+        return F.when(minor(value) > minor(gone), behind(value, gone)).otherwise(value)
 
     placed = {
         "seq": anchored_at(seq, gone),
@@ -147,6 +149,12 @@ def _beside(value: Column, offset: Column) -> Column:
     """
     later = same_partition(F.col("_tomb")) & (offset > F.col("_tomb.offset"))
     return placed(value, F.col("_tomb.seq"), unanchored=offset.isNotNull(), follows=later)
+
+
+def _follows() -> Column:
+    """BOOLEAN, never null: whether the state's event came after the tombstone's in one partition."""
+    tombstone = F.col("_tomb")
+    return F.coalesce(same_partition(tombstone) & (F.col("offset") > tombstone["offset"]), F.lit(False))
 
 
 def same_partition(other: Column) -> Column:

@@ -22,6 +22,8 @@ from lakemirror.driver.sequence import (
     WIDTH,
     are_of_one_epoch,
     event_part,
+    is_derived,
+    is_reread,
     is_snapshot,
     minor,
     moved,
@@ -271,8 +273,9 @@ def _in_place(
         told = told.join(known.select("key", place), "key", "left")
         for i, name in enumerate(tracked):
             base = event_part(_of_column(f"{mark}.seq", f"{mark}.seqs", name), F.col(f"{mark}.seq"))
-            is_row = base == F.col(f"{mark}.seq")
-            follows = is_row & _is_later("", f"{mark}.")
+            row = F.col(f"{mark}.seq")
+            follows = (base == row) & _is_later("", f"{mark}.")
+            follows = follows | (is_derived(row, base) & (minor(F.col(f"_{i}.s")) > minor(row)))
             beside[i].append(placed(F.col(f"_{i}.s"), base, unanchored=F.col("unanchored"), follows=follows))
     newest = {
         f"_{i}": F.when(
@@ -360,6 +363,7 @@ def _follows(value: Column, later: Column) -> Column:
     """
     before = F.when(is_snapshot(value), ~later).otherwise(minor(value) < minor(F.col("seq")))
     by_lsn = F.col("opened") & (F.length(value) >= WIDTH) & are_of_one_epoch(value, F.col("seq"))
+    by_lsn = by_lsn & ~is_reread(value)
     return F.when(by_lsn, before).otherwise(value < F.col("seq"))
 
 

@@ -24,7 +24,9 @@ from lakemirror.driver.sequence import (
     are_of_one_epoch,
     behind,
     event_part,
+    is_derived,
     is_later,
+    is_reread,
     is_snapshot,
     minor,
     own,
@@ -102,7 +104,7 @@ def _kept_clauses(rules: _Rules) -> Changes:
 
 
 def _clauses(plan: Scd1) -> Changes:
-    newer = _newer(plan)
+    newer = is_newer(plan)
     return Changes(
         key=plan.key,
         matched=tuple(_matched(plan, newer)),
@@ -120,44 +122,44 @@ def _clauses(plan: Scd1) -> Changes:
     )
 
 
-def _newer(plan: Scd1) -> Column:
+def is_newer(plan: Scd1) -> Column:
     """BOOLEAN: whether the state is newer than the stored row.
 
     Sequences decide, with three exceptions. An unanchored change is placed by its LSN alone, and follows a
     snapshot row that precedes it in its partition. Of two different events with the same sequence, the later
     arrival wins. A line of a file that has other bytes than when it was read before is a correction.
     """
-    mine, stored, later = F.col("s.seq"), seq_of_row(), _follows()
-    another = _values_differ(plan) | (F.col("s.op") == Op.DELETE) | (T("__op") == Op.DELETE)
-    newer = is_above(snapshot=plan.snapshot, unanchored=plan.unanchored) | (
-        (mine == stored) & later & another
-    )
+    another = _is_another(plan)
+    newer = _is_above(plan) | ((F.col("s.seq") == seq_of_row()) & _follows() & another)
     if plan.corrects:  # the line of the stored row, read again with other bytes
-        both = (F.col("s.op") == Op.DELETE) & (T("__op") == Op.DELETE)
-        newer = newer | (_is_here() & (F.col("s.offset") == T("__origin")["offset"]) & another & ~both)
+        newer = newer | (_is_here() & (F.col("s.offset") == T("__origin")["offset"]) & another)
     return newer & (F.col("s.op") != Op.PASSED)
 
 
-def is_above(*, snapshot: bool, unanchored: bool) -> Column:
-    """BOOLEAN: whether the state is at a higher place than the stored row.
+def _is_another(plan: Scd1) -> Column:
+    """BOOLEAN: whether an event at the place of the stored row makes another row of it."""
+    deletes = F.col("s.op") == Op.DELETE
+    return F.when(_is_live(), deletes | _values_differ(plan)).otherwise(~deletes)
 
-    ``snapshot`` and ``unanchored`` say whether the batch has such events.
-    """
+
+def _is_above(plan: Scd1) -> Column:
+    """BOOLEAN: whether the state is at a higher place than the stored row."""
     mine, stored = F.col("s.seq"), seq_of_row()
     above = mine > stored
-    if unanchored:
-        outruns = is_later(mine, stored, _follows())
-        above = above | (F.col("s.unanchored") & outruns & are_of_one_epoch(mine, stored))
-    if snapshot:
+    if plan.unanchored:
+        outruns = is_later(mine, stored, above | _follows())
+        alone = F.col("s.unanchored") & are_of_one_epoch(mine, stored)
+        above = F.when(alone, outruns).otherwise(above)
+    if plan.snapshot:
         overtaken = _is_here() & (T("__origin")["offset"] > F.col("s.offset"))
         above = above & ~(is_snapshot(mine) & ~is_snapshot(stored) & overtaken)
     return above
 
 
 def _is_here() -> Column:
-    """BOOLEAN: whether the state and the stored row came through one partition."""
+    """BOOLEAN, never null: whether the state and the stored row came through one partition."""
     topic, partition = (F.col(f"s.{name}") == T("__origin")[name] for name in ("topic", "partition"))
-    return topic & partition
+    return F.coalesce(topic & partition, F.lit(False))
 
 
 def _follows() -> Column:
@@ -218,9 +220,9 @@ def _is_live() -> Column:
 
 
 def _truncate_of(plan: Scd1, seq: Column) -> dict[str, Column]:
-    """What the first truncate after ``seq`` makes of a row that is as new as that."""
+    """What the first truncate from ``seq`` on makes of a row that is as new as that."""
     assert plan.soft is not None
-    first = F.array_min(F.filter(_truncates(plan), lambda each: each["seq"] > seq))
+    first = F.array_min(F.filter(_truncates(plan), lambda each: each["seq"] >= seq))
     return {
         plan.soft: F.coalesce(first["event_time"], F.current_timestamp()),
         "__op": F.lit(Op.DELETE),
@@ -235,11 +237,14 @@ def _truncated_of_stored(plan: Scd1) -> dict[str, Column]:
 
 
 def _truncates(plan: Scd1) -> Column:
-    """ARRAY<STRUCT<seq, event_time>>: the truncates of the batch, like the ``ends`` of a state."""
+    """ARRAY<STRUCT<seq, event_time, opened>>: the truncates of the batch, like the ``ends`` of a state."""
+    opened = F.lit(None).cast("bigint").alias("opened")
     return F.array(
         *[
             F.struct(
-                F.lit(each.seq).alias("seq"), F.lit(each.event_time).cast("timestamp").alias("event_time")
+                F.lit(each.seq).alias("seq"),
+                F.lit(each.event_time).cast("timestamp").alias("event_time"),
+                opened,
             )
             for each in plan.truncates
         ]
@@ -253,7 +258,7 @@ def _gone_at(plan: Scd1, after: Column, *, place: bool = False) -> Column:
     """
 
     def later(end: Column) -> Column:
-        return (_placed(end["seq"]) if place else end["seq"]) > after
+        return (_placed(end["seq"], end["opened"]) if place else end["seq"]) > after
 
     ends = F.filter("s.ends", later)
     if plan.truncates:
@@ -269,7 +274,7 @@ def _has_newer_row(plan: Scd1) -> Column:
 def _row_seq(plan: Scd1) -> Column:
     """The sequence of the row of a state that may meet a stored one."""
     mine = F.col("s.row_seq")
-    return _placed(mine) if plan.unanchored else mine
+    return _placed(mine, F.col("s.row_opened")) if plan.unanchored else mine
 
 
 def _last_row(plan: Scd1) -> dict[str, Column]:
@@ -338,7 +343,11 @@ def _fill(plan: Scd1) -> dict[str, Column]:
     """What an older event changes: only the columns that are waiting for a value."""
     seq = _after_read(plan, seq_of_row())
     wins = {name: _fills(plan, name) for name in plan.tracked}
-    values = {name: F.when(won, S(name)).otherwise(_kept(plan, name)) for name, won in wins.items()}
+    gone = {name: _is_left_to_deleted(plan, name) for name in wins}
+    values = {
+        name: F.when(won, F.when(~gone[name], S(name))).otherwise(_kept(plan, name))
+        for name, won in wins.items()
+    }
     newest = [
         F.when(won, _late(plan, name)).otherwise(_after_read(plan, stored_seq(name)))
         for name, won in wins.items()
@@ -346,7 +355,7 @@ def _fill(plan: Scd1) -> dict[str, Column]:
     entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
     older = F.map_filter(entries, lambda _, value: value != own(seq))
     texts = {
-        name: F.when(won, F.col("s.texts")[name]).otherwise(T("__unrepresentable")[name])
+        name: F.when(won, F.when(~gone[name], F.col("s.texts")[name])).otherwise(T("__unrepresentable")[name])
         for name, won in wins.items()
     }
     return {
@@ -366,8 +375,23 @@ def _fills(plan: Scd1, name: str) -> Column:
 
 def _late(plan: Scd1, name: str) -> Column:
     """The sequence of a column of a state that is older than the stored row."""
-    value = _mine(name, F.col("s.seq"))
-    return _beside(name, value) if plan.unanchored else value
+    gone = _is_left_to_deleted(plan, name)
+    value = F.when(gone, own(F.col("s.seq"))).otherwise(_mine(name, F.col("s.seq")))
+    if not plan.unanchored:
+        return value
+    opened = F.when(F.col("s.unanchored"), F.coalesce("s.offset", F.lit(-1)))
+    offset = F.when(gone, opened).otherwise(F.col("s.opened")[F.lit(name)])
+    return _beside(name, value, offset)
+
+
+def _is_left_to_deleted(plan: Scd1, name: str) -> Column:
+    """BOOLEAN: whether the value of a column is one that a soft delete leaves to the deleted row.
+
+    It is none of a row that came back. What the row had under a former key may be newer than the delete.
+    """
+    if plan.soft is None:
+        return F.lit(False)
+    return (F.col("s.op") == Op.DELETE) & (_mine(name, F.col("s.seq")) <= own(F.col("s.seq")))
 
 
 def _is_read_before(plan: Scd1) -> Column:
@@ -380,7 +404,8 @@ def _is_read_before(plan: Scd1) -> Column:
     overtaken = is_snapshot(mine) & _is_here() & (T("__origin")["offset"] > F.col("s.offset"))
     outrun = ~is_snapshot(mine) & F.col("s.unanchored") & are_of_one_epoch(mine, stored)
     outrun = outrun & ~(minor(mine) > minor(stored))
-    return F.coalesce(~is_snapshot(stored) & (stored < mine) & (overtaken | outrun), F.lit(False))
+    changed = ~is_snapshot(stored) & ~is_reread(stored)
+    return F.coalesce(changed & (stored < mine) & (overtaken | outrun), F.lit(False))
 
 
 def _after_read(plan: Scd1, value: Column) -> Column:
@@ -408,24 +433,30 @@ def _mine(name: str, seq: Column, *, place: bool = False) -> Column:
     found = F.coalesce(F.col("s.seqs")[F.lit(name)], own(seq))
     if not place:
         return found
-    return F.greatest(found, _beside(name, F.coalesce(F.col("s.seqs")[F.lit(name)], own(F.col("s.seq")))))
+    sent = F.coalesce(F.col("s.seqs")[F.lit(name)], own(F.col("s.seq")))
+    return F.greatest(found, _beside(name, sent, F.col("s.opened")[F.lit(name)]))
 
 
-def _placed(value: Column) -> Column:
-    """A sequence from an unanchored change, placed after the stored row like the change itself."""
-    stored = seq_of_row()
-    above = is_snapshot(stored) | (minor(value) > minor(stored))
-    return F.when(F.col("s.unanchored") & above, behind(value, stored)).otherwise(value)
+def _placed(value: Column, offset: Column) -> Column:
+    """The sequence of a change, placed after the stored row if it is unanchored and later.
+
+    ``offset`` is that of an unanchored change, otherwise null.
+    """
+    follows = _is_here() & (offset > T("__origin")["offset"])
+    return placed(value, seq_of_row(), unanchored=offset.isNotNull(), follows=follows)
 
 
-def _beside(name: str, value: Column) -> Column:
+def _beside(name: str, value: Column, offset: Column) -> Column:
     """The sequence of a column's value, placed after the stored one if an unanchored change carried it.
 
-    It has a higher LSN, or follows it in its partition if that is of a row of a snapshot. What a delete or a
-    truncate left without a value keeps its place.
+    It has a higher LSN, or follows it in its partition if that is of a row of a snapshot. ``offset`` is that
+    of such a change, otherwise null: what a truncate left without a value keeps its place.
     """
-    base, offset = event_part(stored_seq(name), seq_of_row()), F.col("s.opened")[F.lit(name)]
-    follows = (base == seq_of_row()) & _is_here() & (offset > T("__origin")["offset"])
+    row = seq_of_row()
+    base = event_part(stored_seq(name), row)
+    follows = (base == row) & _is_here() & (offset > T("__origin")["offset"])
+    # Where a value that was read came is not known any more, but that the change of the row followed it.
+    follows = follows | (is_derived(row, base) & (minor(value) > minor(row)))
     return placed(value, base, unanchored=offset.isNotNull(), follows=follows)
 
 

@@ -231,7 +231,15 @@ def row_changes(plan: TablePlan, reduced: Reduced) -> Changes | None:
     seen, counts = plan.seen, reduced.counts
     if not counts.keys and not plan.tracked and seen.floor is None and not plan.fills:
         return None
-    rules = Scd1(
+    found = changes(merging(plan, reduced), counts.keys, counts.deletes)
+    mine = [replace(each, when=of_own_shard(plan, each.when)) for each in found.untouched]
+    return replace(found, untouched=tuple(mine))
+
+
+def merging(plan: TablePlan, reduced: Reduced) -> Scd1:
+    """Return how the states of a batch are merged into the rows of a table with a key."""
+    seen = plan.seen
+    return Scd1(
         columns=plan.reading.columns,
         key=plan.reading.key,
         tracked=plan.tracked,
@@ -242,11 +250,8 @@ def row_changes(plan: TablePlan, reduced: Reduced) -> Changes | None:
         snapshot=seen.snapshot,
         unanchored=seen.unanchored,
         corrects=plan.reading.corrects,
-        bounds={} if seen.floor is not None or plan.fills else bounds_of(plan, counts),
+        bounds={} if seen.floor is not None or plan.fills else bounds_of(plan, reduced.counts),
     )
-    found = changes(rules, counts.keys, counts.deletes)
-    mine = [replace(each, when=of_own_shard(plan, each.when)) for each in found.untouched]
-    return replace(found, untouched=tuple(mine))
 
 
 def of_own_shard(plan: TablePlan, when: Column) -> Column:
@@ -447,7 +452,7 @@ def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
         f"partition INT, offset BIGINT, row {row}, seqs MAP<STRING, BINARY>, "
         "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
         "opened MAP<STRING, BIGINT>, "
-        "ends ARRAY<STRUCT<seq: BINARY, event_time: TIMESTAMP>>, "
+        "ends ARRAY<STRUCT<seq: BINARY, event_time: TIMESTAMP, opened: BIGINT>>, row_opened BIGINT, "
         "number BIGINT, born BOOLEAN, known BOOLEAN, renewed BOOLEAN, repeated BOOLEAN, stale BOOLEAN",
     )
 

@@ -14,7 +14,9 @@ from lakemirror.driver.rules.positions import (
     Origin,
     anchored_at,
     epoch_of,
+    is_reread,
     is_snapshot,
+    major_of,
     minor_of,
     own,
 )
@@ -53,9 +55,19 @@ def _anchored(event: Event, reads: Iterable[Event | Row]) -> Event:
     return event._replace(seq=anchored_at(event.seq, base)) if base > event.seq else event
 
 
+def is_derived(seq: bytes, read: bytes) -> bool:
+    """Return whether a sequence is that of an unanchored change that follows the snapshot row at ``read``."""
+    return is_snapshot(read) and not is_snapshot(seq) and major_of(seq) == major_of(read)
+
+
 def outruns(seq: bytes, other: bytes) -> bool:
-    """Return whether an unanchored change, which its LSN alone places, has a higher one than another."""
-    return epoch_of(seq) == epoch_of(other) and minor_of(seq) > minor_of(other)
+    """Return whether an unanchored change, which its LSN alone places, has a higher one than another.
+
+    A row of an incremental snapshot shows all transactions up to a commit, so it has a place among changes.
+    """
+    if epoch_of(seq) != epoch_of(other):
+        return False
+    return seq > other if is_reread(other) else minor_of(seq) > minor_of(other)
 
 
 def beside(said: Said, base: bytes, origin: Origin) -> bytes:
@@ -73,7 +85,9 @@ def beside(said: Said, base: bytes, origin: Origin) -> bytes:
 
 def lifted(value: bytes, base: bytes) -> bytes:
     """Return the sequence of a value of an unanchored change that follows what is at ``base``."""
-    if len(value) < WIDTH or is_snapshot(value) or value >= own(base):
+    if len(value) < WIDTH or is_snapshot(value) or is_reread(value) or value >= own(base):
+        return value
+    if is_reread(base):
         return value
     above = is_snapshot(base) or minor_of(value) > minor_of(base)
     return base[:12] + value[12:] if above else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakemirror.driver.rules.anchors import beside
+from lakemirror.driver.rules.anchors import beside, is_derived, lifted, outruns
 from lakemirror.driver.rules.positions import NO_ORIGIN, anchored_at, change_of, own
 from lakemirror.driver.rules.states import State
 from lakemirror.driver.rules.values import Row, Said
@@ -14,10 +14,16 @@ def wins(value: bytes, stored: Row, column: str, row: bytes) -> bool:
 
 
 def beside_stored(said: Said, stored: Row, column: str) -> bytes:
-    """Return the sequence of a value next to the stored one of its column."""
+    """Return the sequence of a value next to the stored one of its column.
+
+    Where the stored value was read by a snapshot, it is no longer known where it came in its partition if the
+    row is from a change that followed it. What has a higher LSN than that change follows both.
+    """
     if said.opened is None:
         return said.seq
     base = change_of(stored.seq_of(column), stored.seq)
+    if base != stored.seq and is_derived(stored.seq, base):
+        return lifted(said.seq, base) if outruns(said.seq, stored.seq) else said.seq
     return beside(said, base, stored.origin if base == stored.seq else NO_ORIGIN)
 
 

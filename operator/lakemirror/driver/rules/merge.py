@@ -21,6 +21,7 @@ from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import placed
 from lakemirror.driver.rules.outcomes import outcome_of_newest, outcomes_of
 from lakemirror.driver.rules.positions import MISSING
+from lakemirror.driver.rules.soft_deletes import forgetting
 from lakemirror.driver.rules.states import Inherited, State, newest, with_inherited
 from lakemirror.driver.rules.stored import is_newer, met, not_newer
 from lakemirror.driver.rules.table import Table
@@ -63,7 +64,7 @@ def merge(
     if stored is None or is_newer(state, stored, table):
         row, newer = met(state, stored, table), True
     else:
-        late = with_inherited(known, inherited, table, stored, stored.seq)
+        late = with_inherited(forgetting(known, table), inherited, table, stored, stored.seq)
         row, newer = not_newer(late, stored, table), False
     outcome = outcome_of_newest(state, stored, newer=newer)
     outcomes.update(outcomes_of(live, outcome, table))

@@ -23,6 +23,7 @@ from lakemirror.driver.rules.positions import (
     WIDTH,
     Origin,
     epoch_of,
+    is_reread,
     is_snapshot,
     minor_of,
     moved,
@@ -51,7 +52,8 @@ class Move(NamedTuple):
         A move in a transaction that was open during the snapshot comes after the row that the snapshot read,
         and has only its LSN to compare with other changes.
         """
-        if not self.unanchored or len(value) < WIDTH or epoch_of(value) != epoch_of(self.seq):
+        by_lsn = self.unanchored and len(value) >= WIDTH and epoch_of(value) == epoch_of(self.seq)
+        if not by_lsn or is_reread(value):
             return value < self.seq
         if is_snapshot(value):
             return not origin.follows(self.origin)

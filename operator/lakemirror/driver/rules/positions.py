@@ -52,6 +52,7 @@ _LARGEST_LSN: Final = 10**18 - 1
 _LARGEST_INT: Final = 2**31 - 1
 _LARGEST_OFFSET: Final = 2**63 - 2
 _TIE_OF_SNAPSHOT: Final = bytes(4)
+_NO_LSN: Final = bytes(10)
 _PAIR: Final = re.compile(r'^\s*\[\s*(?:null|"(\d{1,18})")\s*,\s*(?:null|"(\d{1,18})")\s*\]\s*$', re.ASCII)
 _LSN: Final = re.compile(r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})\Z", re.ASCII)
 _SCN: Final = re.compile(r"^\d{1,18}\Z", re.ASCII)
@@ -174,12 +175,15 @@ def _position(source: Source, origin: Origin, *, snapshot: bool, by: By) -> byte
 
 
 def _of_postgres(source: Source, *, snapshot: bool) -> bytes | None:
-    """(last commit, LSN). A row of an incremental snapshot has no LSN, and the last commit's twice."""
+    """(last commit, LSN). A row of an incremental snapshot has no LSN, and the last commit's twice.
+
+    If that is known, no change of an open transaction follows the row with a lower LSN (`is_reread`).
+    """
     committed, last = _pair(source.sequence)
     if source.lsn is not None:
         major = source.lsn if committed is None else max(source.lsn, committed)
         return _parts(major, 0 if snapshot else source.lsn, 0 if snapshot else 1)
-    return None if last is None else _parts(last, 0, 0)
+    return None if last is None else _parts(last, 0, 0 if committed is None else 1)
 
 
 def _of_binlog(source: Source, *, snapshot: bool) -> bytes | None:
@@ -460,6 +464,14 @@ def change_of(value: bytes, seq: bytes) -> bytes:
 def is_snapshot(seq: bytes) -> bool:
     """Return whether a sequence is that of a row of a snapshot."""
     return seq[22:26] == _TIE_OF_SNAPSHOT
+
+
+def is_reread(seq: bytes) -> bool:
+    """Return whether a sequence is that of a row that an incremental snapshot read after a known commit.
+
+    The commit is the major part. There is no LSN: PostgreSQL's other changes have one as the minor part.
+    """
+    return seq[12:22] == _NO_LSN and not is_snapshot(seq)
 
 
 def epoch_of(seq: bytes) -> bytes:

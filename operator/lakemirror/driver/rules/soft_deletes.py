@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules.anchors import beside, lifted
+from lakemirror.driver.rules.anchors import beside
 from lakemirror.driver.rules.columns import beside_stored, kept, own_of, seq_after, wins
-from lakemirror.driver.rules.positions import MISSING
-from lakemirror.driver.rules.states import State, texts_of, value_of
+from lakemirror.driver.rules.positions import MISSING, Origin, own
+from lakemirror.driver.rules.states import End, State, texts_of, value_of
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Row, Said
 
@@ -19,9 +17,8 @@ def deleted(state: State, stored: Row | None, table: Table) -> Row:
     assert event is not None
     if stored is None:
         return _deleted_alone(state, table)
-    lift = _lifting(state, stored)
     seq = seq_after(state, stored)
-    row_seq = _row_beside(state, stored)
+    row_seq = None if state.row_seq is None else _beside(state.row_seq, state.row_opened, stored)
     shows_row = row_seq is not None and row_seq > stored.seq
     if not (stored.is_live or shows_row):  # it was deleted before, and stays so
         return stored._replace(seq=seq, at=event.at, origin=event.origin)
@@ -35,19 +32,23 @@ def deleted(state: State, stored: Row | None, table: Table) -> Row:
         said[name] = mine if is_newer else kept(stored, name)
         values[name] = said[name].value
     after = stored.seq if row_seq is None else max(stored.seq, row_seq)
-    when = _gone_at(state, after, table, lift)
+    ends = [each._replace(seq=_beside(each.seq, each.opened, stored)) for each in state.ends]
+    when = _gone_at(state._replace(ends=ends), after, table)
     return Row(seq, Op.DELETE, event.at, event.origin, values, {}, texts_of(texts, said), when)
 
 
-def _row_beside(state: State, stored: Row) -> bytes | None:
-    """Return the sequence of the state's last row next to the stored one, which it may follow by its LSN."""
-    if state.row_seq is None:
-        return None
-    return beside(Said(None, state.row_seq, opened=state.row_opened), stored.seq, stored.origin)
+def _beside(seq: bytes, opened: Origin | None, stored: Row) -> bytes:
+    """Return the sequence of a change next to the stored row, which an unanchored one may follow."""
+    return beside(Said(None, seq, opened=opened), stored.seq, stored.origin)
 
 
-def _lifting(state: State, stored: Row) -> Callable[[bytes], bytes]:
-    return lambda value: lifted(value, stored.seq) if state.unanchored else value
+def forgetting(state: State, table: Table) -> State:
+    """Return a soft delete as it comes before a row that is back, which has none of the values it left."""
+    event = state.event
+    if event is None or not (table.soft and state.is_delete):
+        return state
+    nothing = Said(None, own(state.seq), opened=event.origin if state.unanchored else None)
+    return state._replace(said=dict.fromkeys(state.said, nothing))
 
 
 def _deleted_alone(state: State, table: Table) -> Row:
@@ -58,21 +59,22 @@ def _deleted_alone(state: State, table: Table) -> Row:
     event = state.event
     assert event is not None
     values = {name: value_of(state, name) for name in table.columns}
+    values.update(zip(table.key, event.key, strict=False))
     seen = state.row_seq is not None
-    first = min(state.ends, key=_end, default=(MISSING, None))[1] if not seen else None
-    when = first if first is not None else _gone_at(state, state.row_seq or MISSING, table, lambda seq: seq)
+    first = min(state.ends, key=_end, default=End(MISSING)).at if not seen else None
+    when = first if first is not None else _gone_at(state, state.row_seq or MISSING, table)
     texts = texts_of(state.texts, state.said)
     return Row(state.seq, Op.DELETE, event.at, event.origin, values, {}, texts, when, unseen=not seen)
 
 
-def _gone_at(state: State, after: bytes, table: Table, lift: Callable[[bytes], bytes]) -> int | None:
+def _gone_at(state: State, after: bytes, table: Table) -> int | None:
     """Return when a row was deleted: the time of its first delete or truncate after a sequence."""
-    ends = [each for each in state.ends if lift(each[0]) > after]
-    ends += [(each.seq, each.at) for each in table.truncates if each.seq > after]
-    first = min(ends, key=_end, default=(MISSING, None))[1]
+    ends = [each for each in state.ends if each.seq > after]
+    ends += [End(each.seq, each.at) for each in table.truncates if each.seq > after]
+    first = min(ends, key=_end, default=End(MISSING)).at
     times = (first, None if state.event is None else state.event.at, table.now)
     return next((each for each in times if each is not None), None)
 
 
-def _end(end: tuple[bytes, int | None]) -> tuple[bytes, int]:
-    return end[0], -1 if end[1] is None else end[1]
+def _end(end: End) -> tuple[bytes, int]:
+    return end.seq, -1 if end.at is None else end.at

@@ -7,6 +7,7 @@ the newest value that any event carried counts, back to the last delete, truncat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import dropwhile
 from typing import NamedTuple
 
 from lakemirror.driver.codes import Op
@@ -26,6 +27,14 @@ from lakemirror.driver.rules.values import NOTHING, Event, Row, Said, Value
 
 Inherited = Mapping[str, Sequence[Said]]
 """By column: what rows had under former keys (`lakemirror.driver.rules.moves`), one value for each move."""
+
+
+class End(NamedTuple):
+    """A delete of a row: its sequence and time. ``opened`` is its origin if it is unanchored."""
+
+    seq: bytes
+    at: int | None = None
+    opened: Origin | None = None
 
 
 class State(NamedTuple):
@@ -48,7 +57,7 @@ class State(NamedTuple):
     row_opened: Origin | None = None
     texts: Mapping[str, str] = NOTHING
     said: Mapping[str, Said] = NOTHING
-    ends: Sequence[tuple[bytes, int | None]] = ()
+    ends: Sequence[End] = ()
     unanchored: bool = False
     is_written: bool = True
     is_known: bool = False
@@ -66,28 +75,24 @@ def newest(events: Sequence[Numbered], table: Table) -> State | None:
         return None
     last = events[-1][1]
     mine = [each for _, each in reversed(events)]
-    shown = _last_row(mine) if table.soft else last
+    of_row = list(dropwhile(_is_delete, mine)) if table.soft else mine  # a soft delete leaves the last row
+    shown = of_row[0] if of_row else None
     row, texts = (last.row, last.texts) if shown is None else (shown.row, shown.texts)
     row_seq = None if shown is None else shown.seq
     row_opened = shown.origin if shown is not None and shown.unanchored else None
-    told = {name: _newest_of(mine, name, table) for name in table.tracked}
+    told = {name: _newest_of(of_row, name) for name in table.tracked}
     said = _above_floor(told, last, row_seq, table)
     ends = _ends(events, row_seq) if table.soft else ()
     return State(last.op, last.seq, last, row, row_seq, row_opened, texts, said, ends, last.unanchored)
 
 
-def _last_row(events: Sequence[Event]) -> Event | None:
-    """Return the newest event that shows a row: a soft delete leaves that row."""
-    return next((each for each in events if not each.is_delete), None)
+def _is_delete(event: Event) -> bool:
+    return event.is_delete
 
 
-def _newest_of(events: Sequence[Event], column: str, table: Table) -> Said | None:
+def _newest_of(events: Sequence[Event], column: str) -> Said | None:
     """Return the newest thing that any event, from the newest on, said about a column."""
-    for event in events:
-        found = said_by(event, column)
-        if found is not None and not (table.soft and event.is_delete):  # a soft delete leaves the values
-            return found
-    return None
+    return next((said for each in events if (said := said_by(each, column)) is not None), None)
 
 
 def said_by(event: Event, column: str) -> Said | None:
@@ -123,8 +128,12 @@ def _above_floor(
     }
 
 
-def _ends(events: Sequence[Numbered], row_seq: bytes | None) -> list[tuple[bytes, int | None]]:
-    return [(each.seq, each.at) for _, each in events if each.is_delete and each.seq > (row_seq or MISSING)]
+def _ends(events: Sequence[Numbered], row_seq: bytes | None) -> list[End]:
+    return [
+        End(each.seq, each.at, each.origin if each.unanchored else None)
+        for _, each in events
+        if each.is_delete and each.seq > (row_seq or MISSING)
+    ]
 
 
 def value_of(state: State, column: str) -> Value:

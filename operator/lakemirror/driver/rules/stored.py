@@ -10,6 +10,7 @@ from lakemirror.driver.rules.positions import (
     WIDTH,
     change_of,
     epoch_of,
+    is_reread,
     is_snapshot,
     major_of,
 )
@@ -49,9 +50,9 @@ def _is_overtaken(state: State, stored: Row) -> bool:
 
 
 def _is_another(state: State, stored: Row, table: Table) -> bool:
-    """Return whether an event at the place of the stored row is not the one that the row is from."""
+    """Return whether an event at the place of the stored row makes another row of it."""
     if state.is_delete or not stored.is_live:
-        return True
+        return not state.is_delete or stored.is_live
     return any(not is_same(value_of(state, name), stored.values.get(name)) for name in table.columns)
 
 
@@ -60,8 +61,7 @@ def _is_correction(state: State, stored: Row, table: Table) -> bool:
     event = state.event
     assert event is not None
     here = event.origin == stored.origin and event.origin.offset is not None
-    both_deleted = state.is_delete and not stored.is_live
-    return here and not both_deleted and _is_another(state, stored, table)
+    return here and _is_another(state, stored, table)
 
 
 def met(state: State, stored: Row | None, table: Table) -> Row | None:
@@ -140,7 +140,7 @@ def _after_read(stored: Row, state: State) -> Row:
         return stored
 
     def lift(seq: bytes) -> bytes:
-        is_change = len(seq) >= WIDTH and not is_snapshot(seq)
+        is_change = len(seq) >= WIDTH and not is_snapshot(seq) and not is_reread(seq)
         return major_of(read) + seq[12:] if is_change and epoch_of(seq) == epoch_of(read) else seq
 
     seqs = {name: lift(seq) for name, seq in stored.seqs.items()}

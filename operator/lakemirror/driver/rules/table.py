@@ -17,7 +17,8 @@ class Table:
     that deletes are soft: the row stays and shows when it was deleted. ``former`` is the newest truncate that
     the mirror had before the batch, ``truncates`` are those of the batch. ``corrects`` says that a record
     with the origin of an earlier one is a correction of it: a line of a file that was read before it was
-    complete. ``now`` stands in for the time of a soft delete whose record has none.
+    complete. ``now`` stands in for the time of a soft delete whose record has none. ``key`` are the columns
+    of the key, which a row shows of which nothing but a soft delete is known.
     """
 
     columns: Sequence[str] = ()
@@ -27,6 +28,7 @@ class Table:
     truncates: Sequence[Truncated] = ()
     corrects: bool = False
     now: int | None = None
+    key: Sequence[str] = ()
 
     @cached_property
     def floor(self) -> Truncated | None:

@@ -18,8 +18,8 @@ from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.reduce.bounds import within
 from lakemirror.driver.reduce.history import History
-from lakemirror.driver.reduce.scd1 import is_above
-from lakemirror.driver.reduce.table import Reduced
+from lakemirror.driver.reduce.scd1 import is_newer
+from lakemirror.driver.reduce.table import Reduced, merging
 from lakemirror.driver.reduce.waiting import is_checked
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.tables.columns import T
@@ -167,16 +167,18 @@ def _passed_over(
         return _Passed()
     counts, own, again = reduced.counts, F.col("s.own"), F.col("s.repeated")
     stored = _bounded(table.rows(before), plan, reduced)
+    kinds = {each.name: each.dataType for each in stored.schema}
     newest = reduced.state.frame.where(f"key IS NOT NULL AND op <> '{Op.PASSED}'")
     same_key = [T(name) == F.col("s.key")[name] for name in plan.reading.key]
     both = stored.join(hinted(newest, counts.keys).alias("s"), reduce(Column.__and__, same_key))
+    columns = {name: kind for name, kind in plan.reading.columns.items() if kinds.get(name) == kind}
+    newer = is_newer(replace(merging(plan, reduced), columns=columns))
     same = T("__seq") == F.col("s.seq")
-    above = is_above(snapshot=seen.snapshot, unanchored=seen.unanchored)
-    later = ~same & ~F.coalesce(above, T("__seq") < F.col("s.seq"))
+    later = ~same & ~newer
     found = _sums(
         both,
         stale=F.when(later, own),
-        same=F.when(same, own),
+        same=F.when(same & ~newer, own),
         again=F.when(again, own),
         out_of_order=F.when(later & _is_much_older(table, F.col("s.event_time"), T("__event_time")), own),
     )

@@ -1,0 +1,229 @@
+"""Small histories of rows whose deletes are soft: what a deleted row shows, and what one that is back has.
+
+Each is delivered in the batches that are told, and has a partition of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tests.driver.rules.late_values import Big, Sent
+from tests.support.delivery import Batches, parts, shuffled
+from tests.support.histories import Shape
+from tests.support.records import UNAVAILABLE, Record
+
+Shown = tuple[int | None, Big, int | None]
+"""The values of ``v`` and ``big``, and the LSN of the delete. None: the row is there."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A history, and by id what its rows show at the end."""
+
+    name: str
+    batches: Callable[[Sent], Batches]
+    rows: Mapping[int, Shown]
+    alone: bool = False
+
+    def sent(self, number: int) -> Batches:
+        """The batches of the case with a number."""
+        name = f"gone{number}" if self.alone else "gone"
+        return self.batches(Sent(replace(Shape().table, name=name, schemas=False), number))
+
+
+def cuts(records: Sequence[Record]) -> Iterator[Batches]:
+    """The records in their order, in one batch, in two, and each in its own."""
+    yield [list(records)]
+    yield from ([list(records[:n]), list(records[n:])] for n in range(1, len(records)))
+    yield [[each] for each in records]
+
+
+def in_any_cut(name: str, records: Callable[[Sent], list[Record]], rows: Mapping[int, Shown]) -> list[Case]:
+    count = len(records(Sent(Shape().table, 0)))
+    return [
+        Case(f"{name}, cut {n}", lambda s, n=n: list(cuts(records(s)))[n], rows) for n in range(count + 1)
+    ]
+
+
+def truncated(s: Sent) -> list[Record]:
+    return [
+        s.create(1, 10, 1, 1, "old", last=9),
+        s.create(2, 11, 2, 1, "two", last=9),
+        s.truncate(3, 20, 19),
+        s.update(4, 30, 1, 3, last=29),
+    ]
+
+
+CASES: Sequence[Case] = (
+    Case(
+        "a delete that is sent again",
+        lambda s: [[s.create(1, 10, 1, 1, "a", last=9), s.delete(2, 20, 1, 19)], [s.delete(3, 20, 1, 19)]],
+        {1: (1, "a", 20)},
+    ),
+    Case(
+        "a delete of a row that the mirror never had, sent again",
+        lambda s: [[s.delete(2, 20, 1, 19)], [s.delete(3, 20, 1, 19)]],
+        {1: (None, None, 20)},
+    ),
+    Case(
+        "an update of an open transaction, and a delete after that",
+        lambda s: [
+            [s.read(1, 90, 1, 0, "read")],
+            [s.update(2, 70, 1, 7), s.delete(4, 97, 1, last=96)],
+        ],
+        {1: (7, "read", 97)},
+    ),
+    Case(
+        "an update of an open transaction that the row was read after, and a delete",
+        lambda s: [
+            [s.read(5, 90, 1, 0, "read")],
+            [s.update(2, 70, 1, 7), s.delete(9, 97, 1, last=96)],
+        ],
+        {1: (0, "read", 97)},
+    ),
+    Case(
+        "a delete of an open transaction, and one of a later row that never came",
+        lambda s: [
+            [s.read(1, 90, 1, 0, "read")],
+            [s.delete(2, 70, 1), s.delete(4, 97, 1, last=96)],
+        ],
+        {1: (0, "read", 70)},
+    ),
+    Case(
+        "an earlier change of an open transaction that comes with the row it follows",
+        lambda s: [
+            [s.update(3, 85, 1, 8, "eight")],
+            [s.read(1, 90, 1, 0, "read"), s.update(2, 80, 1, 7, "seven")],
+        ],
+        {1: (8, "eight", None)},
+    ),
+    *in_any_cut(
+        "an update and a delete of an open transaction",
+        lambda s: [s.read(1, 90, 1, 0, "read"), s.update(2, 70, 1, 7), s.delete(3, 75, 1)],
+        {1: (7, "read", 75)},
+    ),
+    *in_any_cut(
+        "a row that comes and goes twice in an open transaction",
+        lambda s: [
+            s.read(1, 90, 1, 0, "read"),
+            s.delete(2, 70, 1),
+            s.create(3, 75, 1, 7, "new"),
+            s.update(4, 80, 1, 8),
+            s.delete(5, 85, 1),
+        ],
+        {1: (8, "new", 85)},
+    ),
+    *in_any_cut(
+        "an update without a value after a delete: the create did not come",
+        lambda s: [
+            s.create(1, 10, 1, 1, "old", last=9),
+            s.delete(2, 20, 1, last=19),
+            s.update(3, 30, 1, 3, last=29),
+        ],
+        {1: (3, None, None)},
+    ),
+    *in_any_cut(
+        "an update without a value between deletes",
+        lambda s: [
+            s.create(1, 10, 1, 1, "old", last=9),
+            s.delete(2, 20, 1, last=19),
+            s.update(3, 30, 1, 3, last=29),
+            s.delete(4, 40, 1, last=39),
+        ],
+        {1: (3, None, 40)},
+    ),
+    *in_any_cut(
+        "an update without a value after a delete of an open transaction",
+        lambda s: [s.read(1, 90, 1, 0, "read"), s.delete(2, 70, 1), s.update(3, 80, 1, 8)],
+        {1: (8, None, None)},
+    ),
+    *(
+        Case(
+            f"a delete that comes after the update that followed it, {place}",
+            lambda s, more=more: [
+                [s.create(1, 10, 1, 1, "old", last=9), s.update(4, 30, 1, 3, last=29)],
+                [s.delete(2, 20, 1, last=19)],
+                *more(s),
+            ],
+            {1: (3, big, None)},
+        )
+        for place, more, big in (
+            ("alone", lambda s: [], None),
+            ("before the create", lambda s: [[s.create(3, 25, 1, 2, "new", last=24)]], "new"),
+        )
+    ),
+    Case(
+        "a late delete, and the value of a row that moved to the key after that",
+        lambda s: [
+            [s.arrive(4, 50, 2, 1, 5, last=49)],
+            [
+                s.create(1, 10, 1, 1, "first", last=9),
+                s.delete(2, 20, 2, last=19),
+                s.leave(3, 50, 1, 2, last=49),
+            ],
+        ],
+        {1: (1, "first", 50), 2: (5, "first", None)},
+    ),
+    *(
+        Case(
+            f"an update without a value after a truncate: the create did not come, cut {cut}",
+            lambda s, cut=cut: [(r := truncated(s))[:cut], r[cut:]],
+            {1: (3, None, None), 2: (1, "two", 20)},
+            alone=True,
+        )
+        for cut in (2, 4)
+    ),
+    Case(
+        "a row at the position of a truncate",
+        lambda s: [[s.create(1, 50, 1, 5, "a", last=49), s.truncate(2, 50, 49)]],
+        {1: (5, "a", 50)},
+        alone=True,
+    ),
+    Case(
+        "a stored row that changes at the position of a truncate",
+        lambda s: [
+            [s.create(1, 40, 1, 4, "a", last=39), s.create(2, 41, 2, 4, "a", last=39)],
+            [s.update(3, 50, 1, 5, last=49), s.truncate(4, 50, 49)],
+        ],
+        {1: (5, "a", 50), 2: (4, "a", 50)},
+        alone=True,
+    ),
+)
+
+
+def drawn(number: int) -> Batches:
+    """A row with changes of an open transaction and later ones, of which some are missing, in any order."""
+    rnd = random.Random(number)
+    s = Sent(replace(Shape().table, name="drawn", schemas=False), number)
+    sent = [s.read(1, 90, 1, 0, "read")] if rnd.random() < 0.8 else []
+    offset, there = 1, bool(sent)
+    for _ in range(rnd.randint(2, 6)):
+        offset += 1
+        opened = offset <= 4
+        lsn, last = (60 + 4 * offset, None) if opened else (100 + 4 * offset, 98 + 4 * offset)
+        if there and rnd.random() < 0.4:
+            change, there = s.delete(offset, lsn, 1, last), False
+        elif there:
+            change = s.update(offset, lsn, 1, offset, rnd.choice((UNAVAILABLE, f"big {offset}")), last)
+        else:
+            change, there = s.create(offset, lsn, 1, offset, f"new {offset}", last), True
+        if rnd.random() < 0.8:
+            sent.append(change)
+    if rnd.random() < 0.6:
+        sent = shuffled(sent, number)
+    return parts(sent, rnd.randint(1, 4))
+
+
+def batches(draws: int) -> Batches:
+    """All cases and some drawn histories, delivered together."""
+    sent = [*(case.sent(number) for number, case in enumerate(CASES)), *map(drawn, range(draws))]
+    return [
+        [record for each in sent if n < len(each) for record in each[n]] for n in range(max(map(len, sent)))
+    ]
+
+
+def rows() -> dict[tuple[int, int], Shown]:
+    """What the rows of the cases show at the end, by the case's number and the id."""
+    return {(number, id): row for number, case in enumerate(CASES) for id, row in case.rows.items()}
