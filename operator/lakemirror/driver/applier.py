@@ -194,7 +194,10 @@ class TableApplier:
 
     def _require_as_left(self, table: MirroredTable) -> None:
         """Raise Refused if the mirror was removed, restored or replaced since the driver left it."""
-        lost = self._places.look(table) if self._places is not None else None
+        if self._places is None:
+            _look(table)
+            return
+        lost = self._places.look(table)
         if lost is not None:
             raise Refused(lost)
 
@@ -227,13 +230,14 @@ class TableApplier:
         assert plan is not None
         result = replace(described(decision), target=str(table.location), drift=plan.drift)
         with self._writing:
+            before = _look(table)
             if replay and _has(table, batch, app_id):
                 done = already(table, plan, reduced, Transaction(app_id, batch), result, self._writers)
             else:
                 transaction = Transaction(app_id, batch)
                 if table.shard is not None:
                     transaction = of_shard(app_id, batch, table.shard, table.spark)
-                done = write_table(table, plan, reduced, result, transaction, self._writers)
+                done = write_table(table, plan, reduced, result, transaction, self._writers, before=before)
             table.note_tombstones()
             by_hand = self._places.written(table, done.version) if self._places is not None else ()
             return replace(done, drift=(*done.drift, *by_hand))
@@ -352,8 +356,14 @@ def described(decision: Decision) -> TableResult:
     )
 
 
+def _look(table: MirroredTable) -> int | None:
+    """Ask for the newest version of the mirror, of which this process knows from then on."""
+    return table.mirror.version
+
+
 def _has(table: MirroredTable, batch: Batch, app_id: str) -> bool:
-    done = table.last_batch_of(app_id)
+    """Return whether the mirror has a batch, as of the last look at it."""
+    done = table.last_batch_seen(app_id)
     return done is not None and done >= batch.batch_id
 
 

@@ -192,9 +192,14 @@ class MirroredTable:
 
         Each shard has an application of its own (`lakemirror.driver.write.transaction.of_shard`).
         """
-        if not self.mirror.exists:
-            return None
-        return self.mirror.applied(app_id if self.shard is None else f"{app_id}/{self.shard}")
+        return self.mirror.applied(self._application(app_id)) if self.mirror.exists else None
+
+    def last_batch_seen(self, app_id: str) -> int | None:
+        """Return the same as of the version at which this process has last looked at the mirror."""
+        return self.mirror.applied_seen(self._application(app_id)) if self.mirror.exists else None
+
+    def _application(self, app_id: str) -> str:
+        return app_id if self.shard is None else f"{app_id}/{self.shard}"
 
     def origins(self) -> set[Partition]:
         """Return the partitions that its rows and tombstones come from.

@@ -186,6 +186,9 @@ class JdbcMirror:
         with self.database.session(self.spark) as session:
             return self._marks.newest(session, app_id)
 
+    def applied_seen(self, app_id: str) -> int | None:
+        return self.applied(app_id)
+
     def mark(self, app_id: str, batch: int) -> tuple[int, str] | None:
         """Return the version of the mirror after a batch, and the note that the batch left, or None."""
         with self.database.session(self.spark) as session:

@@ -32,6 +32,7 @@ from lakemirror.driver.tables.delta import (
     MIRROR_LOG,
     append,
     applied,
+    applied_at,
     clear_unfinished,
     configuration,
     ddl,
@@ -140,10 +141,10 @@ class Mirror:
 
     def refresh(self) -> None:
         """Read schema and properties again."""
-        if self.path is None or not is_table(self._spark, self.path):
+        newest = self._snapshot() if self.path is not None else None
+        if newest is None or int(newest.version()) < 0:
             self.columns = None
             return
-        newest = self._snapshot()
         about = newest.metadata()
         schema = StructType.fromJson(json.loads(about.schemaString()))
         self.properties = configuration(newest)
@@ -330,6 +331,9 @@ class Mirror:
     def applied(self, app_id: str) -> int | None:
         """Return the newest transaction version in the log for ``app_id``."""
         return applied(self._spark, self.required_path, app_id)
+
+    def applied_seen(self, app_id: str) -> int | None:
+        return applied_at(seen(self._spark, self.required_path), app_id)
 
     def side(self, name: str) -> str:
         """Return the path of a table that belongs to this one. Vacuum ignores folders with an underscore."""

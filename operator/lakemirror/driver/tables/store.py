@@ -166,6 +166,10 @@ class Store(Protocol):
         """Return the newest batch that was committed under ``app_id``."""
         ...
 
+    def applied_seen(self, app_id: str) -> int | None:
+        """Return the newest batch under ``app_id`` of which this process knows: look at `version` before."""
+        ...
+
     def facts(self, shard: str | None) -> Facts:
         """Return the facts beside the mirror, of one ``shard`` if it has several. The mirror must exist."""
         ...

@@ -32,12 +32,13 @@ def write_table(
     result: TableResult,
     transaction: Transaction,
     writers: Writers,
+    *,
+    before: int | None,
 ) -> TableResult:
-    """Write the tombstones and rows of a mirror that is already in the planned form.
+    """Write the tombstones and rows of a mirror that is already in the planned form, at version ``before``.
 
     Returns ``result``, completed with what was done.
     """
-    before = table.mirror.version
     require_possession(table)
     mark_files(table, transaction)
     told = history(table, plan, reduced, transaction.batch.batch_id) if plan.mode == "scd2" else None

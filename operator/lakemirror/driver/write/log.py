@@ -254,13 +254,14 @@ class TableLog:
         """Start a transaction from a snapshot, for which Delta does not list the log again."""
         return self._log.startTransaction(self._none, self._java("scala.Option").apply(snapshot))
 
-    def forget_lost(self) -> Lost | None:
+    def forget_lost(self, newest: Any) -> Lost | None:
         """Note in the log which data files are gone, so that the rest can be read and changed again.
 
-        Only files in the table's folder are looked for. Returns None if all are there.
+        ``newest`` is the table's newest snapshot. Only files in the table's folder are looked for. Returns
+        None if all are there.
         """
-        started = self._log.startTransaction()
-        listed = _files(started.snapshot())
+        started = self._begin(newest)
+        listed = _files(newest)
         files, folder = file_system(self._spark, self._base.toString())
         placed = [(each, self._place(each)) for each in listed]
         within = [(each, place) for each, place in placed if str(place).startswith(f"{folder}/")]
@@ -343,7 +344,8 @@ def forget_lost(spark: SparkSession, path: str) -> Lost | None:
 
     Returns None if all are there, or there is no table.
     """
-    return TableLog(spark, path).forget_lost() if delta.is_table(spark, path) else None
+    newest = delta.snapshot(spark, path)
+    return TableLog(spark, path).forget_lost(newest) if int(newest.version()) >= 0 else None
 
 
 def tells_of_lost_file(error: Exception) -> bool:
