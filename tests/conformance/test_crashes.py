@@ -53,7 +53,7 @@ def test_a_second_run_makes_no_new_version(spark: SparkSession, undisturbed: Mir
 
 @pytest.mark.guarantee("A crash at any moment loses and duplicates nothing")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("batch", [pytest.param(0, marks=pytest.mark.soak), 1])
+@pytest.mark.parametrize("batch", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_after_crashes_the_tables_and_totals_are_as_without_them(
     batch: int, spark: SparkSession, tmp_path: Path, undisturbed: Mirroring
 ) -> None:

@@ -27,6 +27,13 @@ _FIRST_LOOK, _FURTHER = 50, 20
 """How many commits are searched for a batch at first, and how many times more each time after that. Other
 shards of a mirror, housekeeping and changed columns commit, too, so nothing bounds the number.
 """
+_WITHOUT_ROWS: Final = frozenset(
+    {
+        *("CREATE TABLE", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "CLUSTER BY"),
+        *("ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS", "RENAME COLUMN", "DROP COLUMNS", "UPDATE SCHEMA"),
+    }
+)
+"""Operations that change no row (Delta, DeltaOperations)."""
 
 
 class DeltaWriters:
@@ -70,17 +77,18 @@ class DeltaWriters:
         return None
 
     def _notes(self) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, str]]]:
-        """Return the commits that have a note like ours, the newest first.
+        """Return the commits of rows that have a note like ours, the newest first.
 
-        Each is its version, its note and Delta's metrics.
+        Each is its version, its note and Delta's metrics. Delta gives each commit of a batch the batch's note,
+        such as one that sets a property once the rows are there.
         """
         limit, seen = _FIRST_LOOK, 0
         while True:
             commits = self._mirror.delta().history(limit)
-            rows = commits.select("version", "userMetadata", "operationMetrics").collect()
+            rows = commits.select("version", "operation", "userMetadata", "operationMetrics").collect()
             for row in rows[seen:]:
                 note = _note(row["userMetadata"])
-                if note is not None:
+                if note is not None and row["operation"] not in _WITHOUT_ROWS:
                     yield int(row["version"]), note, row["operationMetrics"] or {}
             if len(rows) < limit:
                 return
