@@ -79,8 +79,8 @@ class DeltaWriters:
     def _notes(self) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, str]]]:
         """Return the commits of rows that have a note like ours, the newest first.
 
-        Each is its version, its note and Delta's metrics. Delta gives each commit of a batch the batch's note,
-        such as one that sets a property once the rows are there.
+        Each is its version, its note and Delta's metrics. Delta gives each commit of a batch the batch's
+        note, such as one that sets a property once the rows are there.
         """
         limit, seen = _FIRST_LOOK, 0
         while True:
