@@ -27,13 +27,8 @@ _FIRST_LOOK, _FURTHER = 50, 20
 """How many commits are searched for a batch at first, and how many times more each time after that. Other
 shards of a mirror, housekeeping and changed columns commit, too, so nothing bounds the number.
 """
-_WITHOUT_ROWS: Final = frozenset(
-    {
-        *("CREATE TABLE", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "CLUSTER BY"),
-        *("ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS", "RENAME COLUMN", "DROP COLUMNS", "UPDATE SCHEMA"),
-    }
-)
-"""Operations that change no row (Delta, DeltaOperations)."""
+_OF_ROWS: Final = ("STREAMING UPDATE", "MERGE")
+"""The operations as which the writers commit rows (`TableLog.commit`, and MERGE)."""
 
 
 class DeltaWriters:
@@ -88,7 +83,7 @@ class DeltaWriters:
             rows = commits.select("version", "operation", "userMetadata", "operationMetrics").collect()
             for row in rows[seen:]:
                 note = _note(row["userMetadata"])
-                if note is not None and row["operation"] not in _WITHOUT_ROWS:
+                if note is not None and row["operation"] in _OF_ROWS:
                     yield int(row["version"]), note, row["operationMetrics"] or {}
             if len(rows) < limit:
                 return
