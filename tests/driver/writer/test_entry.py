@@ -90,6 +90,18 @@ def test_a_foreign_commit_is_a_conflict(log: Store) -> None:
     assert log.read(name_of(1)) == theirs
 
 
+def test_a_checksum_that_hadoop_left_of_an_unfinished_entry_is_removed(log: Store) -> None:
+    """Hadoop compares a file with the hidden checksum beside it, and could not read the entry."""
+    left = log._log / f".{name_of(1)}.crc"
+    left.write_bytes(b"crc\0")
+    theirs = log._log / f".{name_of(0)}.crc"
+    theirs.write_bytes(b"crc\0")
+    assert isinstance(do(log, at(log, 0)), Committed)
+    assert not left.exists()
+    assert not log.create(name_of(0), b"{}\n")
+    assert theirs.exists()  # that of an entry that is there belongs to it
+
+
 def test_a_foreign_entry_may_be_anything(log: Store) -> None:
     before = at(log, 0)
     for content in (b"", b"not JSON\n", b'[]\n"x"\n{"commitInfo":null}\n'):

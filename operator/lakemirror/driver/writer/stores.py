@@ -73,9 +73,13 @@ class LocalLogStore:
         return Stamp(found.st_size, f"{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}")
 
     def create(self, name: str, content: bytes) -> bool:
+        if (self._log / name).exists():
+            return False
         aside = self._log / f".{name}.{uuid.uuid4()}.tmp"  # Delta and its VACUUM pass over it
         try:
             _write(aside, content)
+            # What a writer of Hadoop left of an entry that it did not finish: Hadoop would compare with it.
+            (self._log / f".{name}.crc").unlink(missing_ok=True)
             os.link(aside, self._log / name)
         except FileExistsError:
             return False
