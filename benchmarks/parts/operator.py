@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from benchmarks.markdown import table
 from benchmarks.options import Options
 from benchmarks.processes import cpu_seconds, resident_mib
 from benchmarks.stats import percentile
+from tests.support.ports import free_port
 
 TITLE = "Operator"
 _REPORTS_A_MINUTE = 1000
@@ -249,7 +249,7 @@ class Operator:
     """An operator from this checkout, in a process of its own. A context manager."""
 
     def __init__(self, log: Path, namespace: str) -> None:
-        self._log, self._namespace, self._port = log, namespace, _free_port()
+        self._log, self._namespace, self._port = log, namespace, free_port()
 
     def __enter__(self) -> Operator:
         self.start()
@@ -312,9 +312,3 @@ def _samples(text: str) -> Iterator[tuple[str, float]]:
         if line.startswith("lakemirror_operator_"):
             name, _, value = line.rpartition(" ")
             yield name, float(value)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

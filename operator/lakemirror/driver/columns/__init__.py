@@ -19,6 +19,7 @@ kinds         the types of columns in Arrow
 stored        rows and tombstones of a mirror in columns, and as the rules have them
 sequences     sequences and origins that compare, and the order of changes
 key_codes     numbers that stand for keys
+masks         truth values of many changes
 alike         which values are the same
 fold          what changes make of the rows of their keys, and what became of each change
 ============  ============================================================================================

@@ -16,19 +16,17 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemirror.driver.columns.changes import MOMENT, none, schema_of
 from lakemirror.driver.columns.facts import Facts
+from lakemirror.driver.columns.masks import Indices, Mask, mask_of
 from lakemirror.driver.columns.payloads import Payloads, are_utf8, decoded
-from lakemirror.driver.columns.places import Mask, Where, reading_of, times
+from lakemirror.driver.columns.places import Where, reading_of, times
 from lakemirror.driver.columns.structs import envelope_struct, row_struct
 from lakemirror.driver.columns.wires import Wire, wire_of
 from lakemirror.driver.rules.positions import WIDTH
-
-Indices = npt.NDArray[np.int64]
 
 _OF_A_MOVE: Final = pa.array(["__debezium.newkey", "__debezium.oldkey"])
 _LARGEST_OFFSET: Final = 2**63 - 2
@@ -105,7 +103,7 @@ class Decoder:
         self, block: pa.RecordBatch, numbers: Indices, events: list[Any], keyed: list[Any]
     ) -> tuple[pa.RecordBatch, Indices]:
         ops = pa.array(map(attrgetter("op"), events), pa.string())
-        deletes = _mask(pc.equal(ops, "d"))
+        deletes = mask_of(pc.equal(ops, "d"))
         rows = [each.after for each in events]
         odd: Mask = np.fromiter((each is None for each in rows), np.bool_, len(rows)) != deletes
         if deletes.any() or odd.any():
@@ -119,7 +117,7 @@ class Decoder:
         topics = block.column("topic").take(pa.array(numbers))
         partitions, offsets = (_numbers(block.column(name), numbers) for name in ("partition", "offset"))
         sources = [each.source for each in events]
-        where = Where(_mask(pc.equal(ops, "r")), topics.to_pylist(), partitions, offsets)
+        where = Where(mask_of(pc.equal(ops, "r")), topics.to_pylist(), partitions, offsets)
         places = self._reading.places(sources, where, self._facts.settings)
         micros, untimed = times(sources)
         odd |= places.odd | untimed
@@ -152,35 +150,30 @@ def _arrays(rows: Sequence[Any], wires: Mapping[str, Wire]) -> tuple[dict[str, p
 
 def _is_unlike(key: pa.Array, column: pa.Array, deletes: Mask) -> Mask:
     """Return where a part of a key is null, is not a number, or differs from what the row has."""
-    alike = _mask(pc.equal(key, column).fill_null(False))
+    alike = mask_of(pc.equal(key, column).fill_null(False))
     if key.type in (pa.float32(), pa.float64()):
-        zero = _mask(pc.equal(key, 0.0).fill_null(False))
+        zero = mask_of(pc.equal(key, 0.0).fill_null(False))
         alike &= ~zero | (np.signbit(key.fill_null(0)) == np.signbit(column.fill_null(0)))
-        return ~(alike | deletes) | _mask(pc.is_null(key, nan_is_null=True))
-    return ~(alike | deletes) | _mask(key.is_null())
+        return ~(alike | deletes) | mask_of(pc.is_null(key, nan_is_null=True))
+    return ~(alike | deletes) | mask_of(key.is_null())
 
 
 def _are_usual(block: pa.RecordBatch) -> Mask:
     """Return which records are text with a key, were read from a topic, and have no headers of a move."""
     there = [block.column(name).is_valid() for name in ("topic", "partition", "offset", "key")]
-    usual = _mask(there[0])
+    usual = mask_of(there[0])
     for each in there[1:]:
-        usual = usual & _mask(each)
+        usual = usual & mask_of(each)
     partitions, offsets = block.column("partition"), block.column("offset")
-    usual &= _mask(pc.greater_equal(partitions, 0).fill_null(False))
+    usual &= mask_of(pc.greater_equal(partitions, 0).fill_null(False))
     within = pc.and_(pc.greater_equal(offsets, 0), pc.less_equal(offsets, _LARGEST_OFFSET))
-    usual &= _mask(within.fill_null(False))
+    usual &= mask_of(within.fill_null(False))
     usual &= are_utf8(block.column("key")) & are_utf8(block.column("value"))
     if "headers" in block.schema.names:
         headers = block.column("headers")
         named = pc.is_in(headers.flatten().field("key"), value_set=_OF_A_MOVE)
         usual[pc.list_parent_indices(headers).filter(named).to_numpy()] = False
     return usual
-
-
-def _mask(column: pa.Array) -> Mask:
-    found: Mask = column.to_numpy(zero_copy_only=False)
-    return found.copy() if not found.flags.writeable else found
 
 
 def _texts(column: pa.Array, numbers: Indices) -> list[bytes | None]:

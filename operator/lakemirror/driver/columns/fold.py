@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +24,13 @@ from lakemirror.driver.columns.alike import are_alike
 from lakemirror.driver.columns.changes import Kinds, as_events, key_of
 from lakemirror.driver.columns.key_codes import Codes, key_codes
 from lakemirror.driver.columns.kinds import to_arrow
+from lakemirror.driver.columns.masks import Indices, Mask, mask_of
 from lakemirror.driver.columns.sequences import Sequences, follow
 from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.moves import Image
-from lakemirror.driver.rules.positions import own
+from lakemirror.driver.rules.positions import WIDTH, own
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Outcome, Tombstone
-
-Mask = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 OUTCOMES: Final = (Outcome.APPLIED, Outcome.SUPERSEDED, Outcome.STALE, Outcome.DUPLICATE)
 """The outcomes of changes, by their numbers in `Folded.outcomes`."""
@@ -104,6 +103,15 @@ class _Known:
     end_of: Codes
     seqs: Sequences
 
+    @cached_property
+    def order(self) -> Indices:
+        """The changes of each key in their order, key by key."""
+        return self.seqs.order(self.codes)
+
+    @cached_property
+    def seqs_of_rows(self) -> Sequences:
+        return Sequences.of_stored(self.bucket.rows)
+
     @classmethod
     def of(cls, bucket: Bucket, mirrored: Mirrored) -> _Known:
         """Give the keys of a bucket their codes."""
@@ -151,9 +159,9 @@ def _odd_keys(known: _Known, table: Table) -> Mask:
         below = known.seqs.values <= np.bytes_(table.former.seq)
         odd[known.codes[below]] = True
     if table.soft:
-        deletes = _mask(pc.equal(changes.column("__op"), str(Op.DELETE)))
+        deletes = mask_of(pc.equal(changes.column("__op"), str(Op.DELETE)))
         odd[known.codes[deletes]] = True
-        odd[known.of_rows[_mask(pc.equal(rows.column("__op"), str(Op.DELETE)).fill_null(False))]] = True
+        odd[known.of_rows[mask_of(pc.equal(rows.column("__op"), str(Op.DELETE)).fill_null(False))]] = True
     odd[known.of_rows[~_is_of_width(rows.column("__seq"))]] = True
     odd[known.of_ends[~_is_of_width(known.bucket.tombstones.column("__seq"))]] = True
     odd[_read_before(known)] = True
@@ -169,14 +177,14 @@ def _read_before(known: _Known) -> Codes:
     at = np.flatnonzero(known.seqs.is_snapshot & (known.row_of[known.codes] >= 0))
     codes = known.codes[at]
     mine = known.seqs.take(at)
-    theirs = Sequences.of_stored(known.bucket.rows).take(known.row_of[codes])
+    theirs = known.seqs_of_rows.take(known.row_of[codes])
     is_higher = mine.values > theirs.values
     found: Codes = codes[is_higher & ~theirs.is_snapshot & follow(theirs, mine)]
     return found
 
 
 def _is_of_width(seqs: pa.Array) -> Mask:
-    return _mask(pc.equal(pc.binary_length(seqs), 26).fill_null(False))
+    return mask_of(pc.equal(pc.binary_length(seqs), WIDTH).fill_null(False))
 
 
 def _with_memory(known: _Known, odd: Mask) -> Indices:
@@ -206,7 +214,7 @@ def _as_list(maps: pa.Array) -> pa.Array:
 def _first_by_code(known: _Known) -> Indices:
     """Return the oldest change of each key, -1 where it has none."""
     found = np.full(len(known.row_of), -1, np.int64)
-    order = known.seqs.order(known.codes)[::-1]
+    order = known.order[::-1]
     found[known.codes[order]] = order
     return found
 
@@ -216,7 +224,7 @@ def _first_by_code(known: _Known) -> Indices:
 
 def _fold_plain(known: _Known, mirrored: Mirrored, odd: Mask) -> Folded:
     bucket, changes = known.bucket, known.bucket.changes
-    mine = known.seqs.order(known.codes)
+    mine = known.order
     if odd.any():
         mine = mine[~odd[known.codes[mine]]]
     outcomes = np.full(changes.num_rows, _SUPERSEDED, np.int8)
@@ -259,10 +267,12 @@ def _sent_again(known: _Known, mirrored: Mirrored, order: Indices) -> Mask:
         one, other = order[pairs - 1], order[pairs]
         changes = known.bucket.changes
         mine, theirs = changes.take(pa.array(one)), changes.take(pa.array(other))
-        same = _mask(pc.equal(mine.column("__op"), theirs.column("__op")))
+        same = mask_of(pc.equal(mine.column("__op"), theirs.column("__op")))
         logs = pc.equal(mine.column("__log"), theirs.column("__log"))
         here = known.seqs.origins_of(one) == known.seqs.origins_of(other)
-        same &= np.where(_mask(logs.is_null()), _both_null(mine, theirs) & here, _mask(logs.fill_null(False)))
+        same &= np.where(
+            mask_of(logs.is_null()), _both_null(mine, theirs) & here, mask_of(logs.fill_null(False))
+        )
         for name in mirrored.kinds:
             same &= are_alike(mine.column(name), theirs.column(name))
         again[pairs] = same
@@ -270,7 +280,7 @@ def _sent_again(known: _Known, mirrored: Mirrored, order: Indices) -> Mask:
 
 
 def _both_null(mine: pa.RecordBatch, theirs: pa.RecordBatch) -> Mask:
-    return _mask(mine.column("__log").is_null()) & _mask(theirs.column("__log").is_null())
+    return mask_of(mine.column("__log").is_null()) & mask_of(theirs.column("__log").is_null())
 
 
 class _Newest:
@@ -279,7 +289,7 @@ class _Newest:
     def __init__(self, known: _Known, mirrored: Mirrored, newest: Indices) -> None:
         self._known, self._mirrored, self._newest = known, mirrored, newest
         self.rows, ends = known.row_of[known.codes[newest]], known.end_of[known.codes[newest]]
-        self.deletes = _mask(
+        self.deletes = mask_of(
             pc.equal(known.bucket.changes.column("__op").take(pa.array(newest)), str(Op.DELETE))
         )
         self.outcomes = np.full(len(newest), _APPLIED, np.int8)
@@ -307,7 +317,7 @@ class _Newest:
         if not len(at):
             return
         mine = self._known.seqs.take(self._newest[at])
-        theirs = Sequences.of_stored(self._known.bucket.rows).take(self.rows[at])
+        theirs = self._known.seqs_of_rows.take(self.rows[at])
         is_equal, later = mine.values == theirs.values, follow(mine, theirs)
         newer = mine.values > theirs.values
         tied = np.flatnonzero(is_equal & later)
@@ -375,8 +385,3 @@ def _joined(one: pa.RecordBatch, other: pa.RecordBatch) -> pa.RecordBatch:
     if not one.num_rows or not other.num_rows:
         return one if one.num_rows else other
     return pa.concat_batches([one, other])
-
-
-def _mask(column: Any) -> Mask:
-    found: Mask = column.to_numpy(zero_copy_only=False)
-    return found.copy() if not found.flags.writeable else found

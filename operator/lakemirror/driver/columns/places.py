@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemirror.driver.columns.masks import Mask
 from lakemirror.driver.columns.structs import any_struct, binlog_struct, postgres_struct
 from lakemirror.driver.rules.envelopes.records import Settings, TableName, placed
 from lakemirror.driver.rules.positions import (
@@ -34,7 +35,6 @@ from lakemirror.driver.rules.positions import (
 )
 
 Bytes = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
 
 
 class Places(NamedTuple):

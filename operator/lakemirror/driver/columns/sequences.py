@@ -11,10 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemirror.driver.columns.masks import Indices, Mask
 from lakemirror.driver.rules.positions import WIDTH
 
-Mask = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 _TIE: int = 22
 
 

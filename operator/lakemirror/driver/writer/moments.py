@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 
-_EPOCH: Final = datetime(1970, 1, 1)
-_LEAST: Final = (datetime(1, 1, 1) - _EPOCH) // timedelta(microseconds=1)
-_GREATEST: Final = (datetime(9999, 12, 31, 23, 59, 59, 999_999) - _EPOCH) // timedelta(microseconds=1)
-_DAY: Final = 86_400_000_000
-"""A day in microseconds."""
+from lakemirror.driver.rules.moments import DAY_SECONDS, MICROS, is_outside, moment
 
 
 def _moment(micros: int) -> datetime | None:
     """Return a time of the years 1 to 9999. Others have no text that every reader understands."""
-    return _EPOCH + timedelta(microseconds=micros) if _LEAST <= micros <= _GREATEST else None
+    return None if is_outside(micros, MICROS) else moment(micros)
 
 
 def day_text(days: int) -> str | None:
     """Return a day, given in days since 1970, as ``2020-01-31``, or None beyond the years 1 to 9999."""
-    found = _moment(days * _DAY)
+    found = _moment(days * DAY_SECONDS * MICROS.per_second)
     return None if found is None else found.date().isoformat()
 
 

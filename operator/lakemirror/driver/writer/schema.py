@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lakemirror.driver.columns.kinds import arrow_type, has_arrow_type
 from lakemirror.driver.rules import kinds
 from lakemirror.driver.rules.kinds import Decimals, Plain
 
@@ -38,22 +39,6 @@ _PLAIN: Final = MappingProxyType(
     }
 )
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
-_ARROW: Final = MappingProxyType(
-    {
-        kinds.BOOLEAN: pa.bool_(),
-        kinds.TINYINT: pa.int8(),
-        kinds.SMALLINT: pa.int16(),
-        kinds.INT: pa.int32(),
-        kinds.BIGINT: pa.int64(),
-        kinds.FLOAT: pa.float32(),
-        kinds.DOUBLE: pa.float64(),
-        kinds.STRING: pa.string(),
-        kinds.BINARY: pa.binary(),
-        kinds.DATE: pa.date32(),
-        kinds.TIMESTAMP: pa.timestamp("us", "UTC"),
-        kinds.TIMESTAMP_NTZ: pa.timestamp("us"),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -198,10 +183,8 @@ def _arrow_field(column: Column, *, physical: bool) -> pa.Field:
 
 def _arrow_type(given: Type, *, physical: bool) -> pa.DataType:
     match given:
-        case Plain() if given in _ARROW:
-            return _ARROW[given]
-        case Decimals():
-            return pa.decimal128(given.precision, given.scale)
+        case Plain() | Decimals() if has_arrow_type(given):
+            return arrow_type(given)
         case ListOf():
             return pa.list_(pa.field("element", _arrow_type(given.item, physical=physical)))
         case MapOf():
