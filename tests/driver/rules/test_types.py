@@ -13,8 +13,8 @@ import pytest
 
 from lakemirror.driver.rules import texts, types, untyped
 from lakemirror.driver.rules.conversions import Read
-from lakemirror.driver.rules.keys import encode_row
-from lakemirror.driver.rules.kinds import TIMESTAMP, Kind
+from lakemirror.driver.rules.keys import encode, encode_row
+from lakemirror.driver.rules.kinds import TIMESTAMP, Decimals, Kind
 from lakemirror.driver.rules.schemas import Field, field_of
 from lakemirror.driver.rules.types import kind_of
 from tests.support.wires import FIELDS, UNTYPED
@@ -101,3 +101,11 @@ def test_an_integer_beyond_all_floats_is_infinite(kind: str) -> None:
 @pytest.mark.parametrize("zone", ["America", "x" * 300])
 def test_a_zone_that_is_a_folder_or_no_name_of_a_file_is_none(zone: str) -> None:
     assert untyped.read(f"2024-01-01T00:00:00 {zone}", TIMESTAMP).is_misfit
+
+
+def test_a_decimal_of_zero_has_no_sign() -> None:
+    kind = Decimals(10, 2)
+    for text in ("-0", "-0.0", '"-0.00"'):
+        found = untyped.read(untyped.loads(text), kind).value
+        assert repr(found) == "Decimal('0.00')", text
+        assert encode({"k": found}, {"k": kind}) == '["0"]'

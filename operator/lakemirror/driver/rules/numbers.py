@@ -99,12 +99,17 @@ def of_digits(text: str, precision: int, scale: int) -> Decimal | None:
 
 
 def holds(number: Decimal, precision: int, scale: int) -> Decimal | None:
-    """Return a number with ``scale`` digits after the point; None if the type cannot hold it exactly."""
+    """Return a number with ``scale`` digits after the point; None if the type cannot hold it exactly.
+
+    Zero has no sign, as in Spark: the text of a key would have it.
+    """
     quantum, limit = _bounds(precision, scale)
     try:
         found = number.quantize(quantum, context=_EXACT)
     except (Inexact, InvalidOperation):
         return None
+    if not found:
+        return found.copy_abs()
     return found if -limit < found < limit else None
 
 
