@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from lakemirror.driver.columns.changes import Kinds, as_events, key_of
 from lakemirror.driver.columns.key_codes import Codes, key_codes
 from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices, Mask, mask_of
-from lakemirror.driver.columns.sequences import Sequences, follow
+from lakemirror.driver.columns.sequences import Sequences, follow, values_of
 from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.moves import Image
 from lakemirror.driver.rules.positions import WIDTH, own
@@ -47,6 +47,25 @@ class Mirrored:
     table: Table
 
 
+class Rows(Protocol):
+    """Stored rows in columns: a `pa.RecordBatch`, or rows whose columns are read when they are asked for.
+
+    A sequence in ``column("__seq")`` may be another one than the row's own if both are older than each of
+    the changes. What `take` returns is exact.
+    """
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def column(self, name: str, /) -> Any: ...
+
+    def select(self, names: list[str], /) -> Rows:
+        """Return the rows with some of their columns."""
+
+    def take(self, numbers: Any, /) -> pa.RecordBatch:
+        """Return some of the rows, in the order of their ``numbers``."""
+
+
 @dataclass(frozen=True)
 class Bucket:
     """All that a batch and a mirror have of some keys.
@@ -57,7 +76,7 @@ class Bucket:
     """
 
     changes: pa.RecordBatch
-    rows: pa.RecordBatch
+    rows: Rows
     tombstones: pa.RecordBatch
     odd: Sequence[Event] = ()
     images: Sequence[Image] = ()
@@ -109,8 +128,13 @@ class _Known:
         return self.seqs.order(self.codes)
 
     @cached_property
-    def seqs_of_rows(self) -> Sequences:
-        return Sequences.of_stored(self.bucket.rows)
+    def values_of_rows(self) -> npt.NDArray[np.bytes_]:
+        """The sequences of the rows, which compare like those of changes."""
+        return values_of(self.bucket.rows.column("__seq"))
+
+    def seqs_of_rows(self, numbers: Indices) -> Sequences:
+        """The sequences of some rows, and where they were read."""
+        return Sequences.of_stored(self.bucket.rows.select(["__seq", "__origin"]).take(pa.array(numbers)))
 
     @classmethod
     def of(cls, bucket: Bucket, mirrored: Mirrored) -> _Known:
@@ -176,8 +200,9 @@ def _read_before(known: _Known) -> Codes:
     """
     at = np.flatnonzero(known.seqs.is_snapshot & (known.row_of[known.codes] >= 0))
     codes = known.codes[at]
-    mine = known.seqs.take(at)
-    theirs = known.seqs_of_rows.take(known.row_of[codes])
+    if not len(at):
+        return codes
+    mine, theirs = known.seqs.take(at), known.seqs_of_rows(known.row_of[codes])
     is_higher = mine.values > theirs.values
     found: Codes = codes[is_higher & ~theirs.is_snapshot & follow(theirs, mine)]
     return found
@@ -317,12 +342,12 @@ class _Newest:
         if not len(at):
             return
         mine = self._known.seqs.take(self._newest[at])
-        theirs = self._known.seqs_of_rows.take(self.rows[at])
-        is_equal, later = mine.values == theirs.values, follow(mine, theirs)
-        newer = mine.values > theirs.values
-        tied = np.flatnonzero(is_equal & later)
+        theirs = self._known.values_of_rows[self.rows[at]]
+        is_equal, newer = mine.values == theirs, mine.values > theirs
+        tied = np.flatnonzero(is_equal)
         if len(tied):
-            newer[tied] = self._are_others(at[tied])
+            later = follow(mine.take(tied), self._known.seqs_of_rows(self.rows[at[tied]]))
+            newer[tied[later]] = self._are_others(at[tied[later]])
         forbidden = (self.outcomes[at] == _STALE) & ~self.deletes[at]
         told = np.where(newer, _APPLIED, np.where(is_equal, _DUPLICATE, _STALE))
         self.outcomes[at] = np.where(forbidden, _STALE, told)

@@ -35,8 +35,16 @@ def _codes(column: pa.Array) -> tuple[Codes, int]:
     """Return the codes of one column; null has one of its own."""
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    if pa.types.is_floating(column.type):
-        numbers = pc.if_else(pc.is_nan(column), float("nan"), pc.add(column, 0.0))  # -0.0 + 0.0 is 0.0
-        column = numbers.cast(pa.float64()).view(pa.int64())
-    encoded = column.dictionary_encode(null_encoding="encode")
+    encoded = without_signs(column).dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+
+
+def without_signs(column: pa.Array) -> pa.Array:
+    """Return a column of a key in which the same values are equal: floating-point numbers as their 64 bits.
+
+    Zero and NaN have no signs there, and NaN equals NaN. Other columns stay as they are.
+    """
+    if not pa.types.is_floating(column.type):
+        return column
+    numbers = pc.if_else(pc.is_nan(column), float("nan"), pc.add(column, 0.0))  # -0.0 + 0.0 is 0.0
+    return numbers.cast(pa.float64()).view(pa.int64())

@@ -34,13 +34,13 @@ class Sequences:
     def of(cls, changes: pa.RecordBatch) -> Sequences:
         """Return the sequences of changes."""
         parts = (changes.column(name) for name in ("__topic", "__partition", "__offset"))
-        return cls(_values(changes.column("__seq")), *_origin(*parts))
+        return cls(values_of(changes.column("__seq")), *_origin(*parts))
 
     @classmethod
     def of_stored(cls, found: pa.RecordBatch) -> Sequences:
         """Return the sequences of stored rows, or of tombstones."""
         parts = found.column("__origin").flatten()
-        return cls(_values(found.column("__seq")), *_origin(*parts))
+        return cls(values_of(found.column("__seq")), *_origin(*parts))
 
     def take(self, numbers: Indices) -> Sequences:
         """Return some of them."""
@@ -107,7 +107,8 @@ def follow(mine: Sequences, theirs: Sequences) -> Mask:
     return found
 
 
-def _values(column: pa.Array) -> npt.NDArray[np.bytes_]:
+def values_of(column: pa.Array) -> npt.NDArray[np.bytes_]:
+    """Return sequences as an array in which they compare (see `Sequences.values`)."""
     if not len(column):
         return np.zeros(0, f"S{WIDTH}")
     if not pa.types.is_fixed_size_binary(column.type):

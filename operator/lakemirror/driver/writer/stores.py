@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
+import pyarrow as pa
+
 from lakemirror.driver.writer.data_files import File
 from lakemirror.driver.writer.entry import Stamp
 
@@ -21,6 +23,9 @@ class Files(Protocol):
 
     def read(self, path: str) -> bytes:
         """Return the content of a file. Raises FileNotFoundError."""
+
+    def open(self, path: str) -> pa.NativeFile:
+        """Open a file, to read parts of it. Raises FileNotFoundError."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -48,6 +53,9 @@ class LocalFiles:
 
     def read(self, path: str) -> bytes:
         return (self._table / path).read_bytes()
+
+    def open(self, path: str) -> pa.NativeFile:
+        return pa.OSFile(str(self._table / path))
 
     def exists(self, path: str) -> bool:
         return (self._table / path).exists()

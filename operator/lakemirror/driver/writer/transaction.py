@@ -25,9 +25,10 @@ class NotAllowed(ValueError):
 class Change:
     """What happens to a table in one commit.
 
-    ``rows`` are added, the files at ``removed`` paths are taken out, and of each path in ``hidden``, the rows
-    with these indexes are hidden: all of them, those of the vector that the file has included. ``changed``
-    are the rows for the change data feed (`data_files.change_files`). ``transactions`` are one per shard.
+    ``rows`` are added, and the files ``added``, which are stored already. The files at ``removed`` paths are
+    taken out, and of each path in ``hidden``, the rows with these indexes are hidden: all of them, those of
+    the vector that the file has included. ``changed`` are the rows for the change data feed
+    (`data_files.change_files`). ``transactions`` are one per shard.
     """
 
     rows: Sequence[pa.Table] = ()
@@ -35,11 +36,12 @@ class Change:
     hidden: Mapping[str, BitMap64] = field(default_factory=dict)
     changed: pa.Table | None = None
     transactions: Sequence[Transaction] = ()
+    added: Sequence[Add] = ()
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The files of a commit, which have to be stored before it, and its actions."""
+    """The files of a commit that still have to be stored before it, and its actions."""
 
     files: tuple[File, ...]
     actions: tuple[Action, ...]
@@ -66,6 +68,7 @@ def prepare(
     stored, vectors_of = _vectors(kept, new_id)
     actions: tuple[Action, ...] = (
         *change.transactions,
+        *change.added,
         *[add for _, add in made],
         *[files[path].hiding(vector) for path, vector in vectors_of.items()],
         *[files[path].removed(now) for path in (*sorted(gone), *vectors_of)],

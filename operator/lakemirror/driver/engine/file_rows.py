@@ -1,0 +1,160 @@
+"""The rows of a data file, read by row group, with the names and types that the table has now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakemirror.driver.columns.masks import Indices
+from lakemirror.driver.engine.mirror_files import path_of
+from lakemirror.driver.writer.actions import Add
+from lakemirror.driver.writer.data_files import Layout
+from lakemirror.driver.writer.schema import Column, Group, ListOf, MapOf, Type, arrow_schema
+from lakemirror.driver.writer.stores import Files
+
+_FEW, _MANY = 1 << 18, 1 << 15
+"""How many rows are read at a time: of at most eight columns, and of more."""
+_FEW_COLUMNS: Final = 8
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """The rows of a data file of a table. Nothing stays open between two reads."""
+
+    store: Files
+    add: Add
+    layout: Layout
+    _footer: list[pq.FileMetaData] = field(default_factory=list, compare=False)
+
+    @property
+    def footer(self) -> pq.FileMetaData:
+        if not self._footer:
+            with self._opened():
+                pass
+        return self._footer[0]
+
+    @cached_property
+    def starts(self) -> Indices:
+        """The index of the first row of each row group, and the number of all rows."""
+        numbers = [self.footer.row_group(i).num_rows for i in range(self.footer.num_row_groups)]
+        return np.cumsum([0, *numbers])
+
+    @cached_property
+    def leaves(self) -> Mapping[str, int]:
+        """The numbers of the columns in the footer, by their paths."""
+        if not self.footer.num_row_groups:
+            return {}
+        group = self.footer.row_group(0)
+        return {group.column(i).path_in_schema: i for i in range(group.num_columns)}
+
+    def chunk(self, group: int, leaf: str) -> pq.ColumnChunkMetaData | None:
+        """Return what the footer says about a leaf, by its physical path, in a row group."""
+        number = self.leaves.get(leaf)
+        return None if number is None else self.footer.row_group(group).column(number)
+
+    def stored_type(self, column: Column) -> pa.DataType | None:
+        """Return the type of a column in the file."""
+        return self._types.get(column.physical)
+
+    @cached_property
+    def _types(self) -> Mapping[str, pa.DataType]:
+        return {each.name: each.type for each in self.footer.schema.to_arrow_schema()}
+
+    def read(self, names: Sequence[str], group: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Return columns of a row group, each part with the index of its first row in the file.
+
+        A column that the file lacks is null.
+        """
+        columns = {each.name: each for each in self.layout.columns}
+        chosen = [columns[name] for name in names]
+        schema = arrow_schema(chosen)
+        at = int(self.starts[group])
+        with self._opened() as opened:
+            there = {each.physical for each in chosen} & set(opened.schema_arrow.names)
+            if not there:
+                number = int(self.starts[group + 1]) - at
+                yield (
+                    at,
+                    pa.RecordBatch.from_arrays(
+                        [pa.nulls(number, each.type) for each in schema], schema=schema
+                    ),
+                )
+                return
+            rows_at_a_time = _FEW if len(names) <= _FEW_COLUMNS else _MANY
+            parts = opened.iter_batches(rows_at_a_time, [group], sorted(there), use_threads=False)
+            for part in parts:
+                yield at, _fitted(part, chosen, schema)
+                at += part.num_rows
+
+    @contextmanager
+    def _opened(self) -> Iterator[pq.ParquetFile]:
+        known = self._footer[0] if self._footer else None
+        with (
+            self.store.open(path_of(self.add)) as source,
+            # INT96, in which Spark writes times unless told otherwise, would overflow as nanoseconds.
+            pq.ParquetFile(source, metadata=known, coerce_int96_timestamp_unit="us") as opened,
+        ):
+            if known is None:
+                self._footer.append(opened.metadata)
+            yield opened
+
+
+def _fitted(part: pa.RecordBatch, columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
+    names = part.schema.names
+    arrays = [
+        fitted(part.column(names.index(each.physical)), each.type, kind.type)
+        if each.physical in names
+        else pa.nulls(part.num_rows, kind.type)
+        for each, kind in zip(columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def fitted(values: pa.Array, given: Type, kind: pa.DataType) -> pa.Array:
+    """Return values of a file, which may be older than the table's columns, as a column of type ``given``.
+
+    ``kind`` is the same type in Arrow. The values may be of a type that was widened since, and structs may
+    lack fields. Raises pa.ArrowInvalid if they do not fit.
+    """
+    if values.type == kind and not isinstance(given, (Group, ListOf, MapOf)):
+        return values
+    match given:
+        case Group():
+            return _fitted_struct(values, given, kind)
+        case ListOf():
+            items = fitted(values.values, given.item, kind.value_type)
+            return pa.ListArray.from_arrays(_offsets(values), items, kind, mask=_nulls(values))
+        case MapOf():
+            keys = fitted(values.keys, given.key, kind.key_type)
+            items = fitted(values.items, given.value, kind.item_type)
+            return pa.MapArray.from_arrays(_offsets(values), keys, items, kind, mask=_nulls(values))
+    if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(kind) and values.type.unit == kind.unit:
+        return values.view(kind)  # a zone is a mark of the type alone
+    return pc.cast(values, kind)
+
+
+def _fitted_struct(values: pa.Array, given: Group, kind: pa.StructType) -> pa.Array:
+    there = [each.name for each in values.type]
+    parts = [
+        fitted(values.field(there.index(each.physical)), each.type, member.type)
+        if each.physical in there
+        else pa.nulls(len(values), member.type)
+        for each, member in zip(given.fields, kind, strict=True)
+    ]
+    return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_nulls(values))
+
+
+def _offsets(values: pa.Array) -> pa.Array:
+    return pa.array(np.asarray(values.offsets), pa.int32())
+
+
+def _nulls(values: pa.Array) -> pa.Array | None:
+    return values.is_null() if values.null_count else None

@@ -1,0 +1,242 @@
+"""From what a fold says to what happens to a table: added files, hidden rows, and files that are taken out.
+
+Rows of large files are hidden, if the mirror may have deletion vectors. Small files are rewritten if few
+bytes are touched, so that a small mirror needs no feature that some readers lack. Files most of whose rows
+are hidden are rewritten, and many small files become one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from lakemirror.driver.columns.fold import Folded
+from lakemirror.driver.columns.key_codes import key_codes
+from lakemirror.driver.engine.file_rows import FileRows
+from lakemirror.driver.engine.mirror_files import MirrorFiles, hidden_in, path_of
+from lakemirror.driver.engine.stored_rows import StoredRows
+from lakemirror.driver.writer import vectors
+from lakemirror.driver.writer.actions import Add, Transaction
+from lakemirror.driver.writer.data_files import data_files
+from lakemirror.driver.writer.schema import arrow_schema
+from lakemirror.driver.writer.stores import Files
+from lakemirror.driver.writer.transaction import Change
+
+SMALL: Final = 8 * 1024 * 1024
+"""Maximum size of a small file in bytes, and of files that are rewritten together rather than hidden in."""
+_FEW: Final = 24
+"""Maximum number of small files in a table. When there are more, they are combined."""
+_WORTHWHILE: Final = 4
+"""Minimum number of files that are worth combining."""
+_DEAD: Final = 0.5
+"""Share of hidden rows above which a file is rewritten."""
+_IN_MEMORY: Final = 128 * 1024 * 1024
+"""Size in memory, in bytes, at which rows become a file, and of small files that are combined."""
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """What happens to a table at ``version``. The added files are stored; nothing reads them before a commit.
+
+    ``hidden`` are all hidden rows of files in which rows are hidden, by their path in the log, with those
+    that were hidden before. ``removed`` are the paths of files that are taken out.
+    """
+
+    version: int
+    added: tuple[Add, ...] = ()
+    removed: frozenset[str] = frozenset()
+    hidden: Mapping[str, BitMap64] = field(default_factory=dict)
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.hidden)
+
+    def commit(self, transactions: Sequence[Transaction]) -> Change:
+        """Return it as a commit with the marks of a batch."""
+        return Change((), self.removed, self.hidden, None, transactions, self.added)
+
+
+def together(changes: Sequence[TableChange]) -> TableChange:
+    """Return what several buckets of one table do to it.
+
+    Raises ValueError if there are none, if they are of different versions, or if one of several takes files
+    out: a file has rows of other buckets as well.
+    """
+    if len({each.version for each in changes}) != 1:
+        raise ValueError("the changes of a table are of one version of it")
+    if len(changes) > 1 and any(each.removed for each in changes):
+        raise ValueError("files are only taken out where all keys of a batch are in one bucket")
+    hidden: dict[str, BitMap64] = {}
+    for each in changes:
+        for path, rows in each.hidden.items():
+            hidden[path] = hidden[path] | rows if path in hidden else rows
+    return TableChange(
+        changes[0].version,
+        tuple(add for each in changes for add in each.added),
+        frozenset(path for each in changes for path in each.removed),
+        hidden,
+        sum(each.inserted for each in changes),
+        sum(each.updated for each in changes),
+        sum(each.deleted for each in changes),
+    )
+
+
+def discard(store: Files, changes: Iterable[TableChange]) -> None:
+    """Delete the files of changes that are known not to be in the log, and never to be."""
+    for each in changes:
+        _delete(store, each.added)
+
+
+def change_of(
+    store: Files,
+    mirror: MirrorFiles,
+    stored: StoredRows,
+    folded: Folded,
+    key: Sequence[str],
+    now: int,
+    *,
+    whole: bool,
+    new_id: Callable[[], UUID] = uuid.uuid4,
+) -> TableChange:
+    """Carry out a fold: store the new files, and return what happens to the table.
+
+    ``stored`` are the rows that the fold has seen, and ``key`` are the columns of the key. ``now`` is in ms
+    since 1970. ``whole`` says that all keys of the batch are in this bucket: only then files are rewritten.
+    Raises ValueError if files have to be: rows of several buckets must not be hidden then. If an error is
+    raised, no file of the change is left.
+    """
+    hidden = {
+        path: stored.hidden[path] | BitMap64(rows.tolist())
+        for path, rows in stored.places(folded.hidden).items()
+    }
+    if hidden and not (whole or mirror.may_hide):
+        raise ValueError("rows of a mirror without deletion vectors are changed in one bucket")
+    anew = _anew(mirror, hidden, folded.rows) if whole else []
+    added = _written(store, mirror, folded.rows, anew, hidden, now, new_id)
+    removed = frozenset(each.path for each in anew)
+    left = {path: rows for path, rows in hidden.items() if path not in removed}
+    updated = _in_both(folded, stored, key)
+    inserted, deleted = folded.rows.num_rows - updated, len(folded.hidden) - updated
+    return TableChange(mirror.version, added, removed, left, inserted, updated, deleted)
+
+
+def _in_both(folded: Folded, stored: StoredRows, key: Sequence[str]) -> int:
+    """Return how many of the rows that go away come back with other values."""
+    if not len(folded.hidden) or not folded.rows.num_rows:
+        return 0
+    new = [folded.rows.column(name) for name in key]
+    old = [stored.column(name).take(pa.array(folded.hidden)) for name in key]
+    (mine, theirs), _ = key_codes([new, old])
+    return len(np.intersect1d(mine, theirs))
+
+
+# -- which files are rewritten ----------------------------------------------------------------------------
+
+
+def _anew(mirror: MirrorFiles, hidden: Mapping[str, BitMap64], rows: pa.RecordBatch) -> list[Add]:
+    """Return the files to rewrite, if the rows ``hidden`` go away and ``rows`` are added."""
+    touched = [each for each in mirror.files if each.path in hidden]
+    if not mirror.may_hide or sum(each.size for each in touched) <= SMALL:
+        chosen = {each.path for each in touched}
+    else:
+        chosen = {each.path for each in touched if len(hidden[each.path]) > _DEAD * (each.rows or 0)}
+    chosen |= _combined([each for each in mirror.files if each.path not in chosen], rows)
+    return [each for each in mirror.files if each.path in chosen]
+
+
+def _combined(files: Iterable[Add], rows: pa.RecordBatch) -> set[str]:
+    """Return the small files to combine with new rows, the smallest first: as many as memory allows.
+
+    How wide their rows are in memory is guessed by the new ones.
+    """
+    small = sorted((each for each in files if each.size < SMALL), key=lambda each: each.size)
+    if len(small) <= _FEW or not rows.num_rows:
+        return set()
+    width = rows.nbytes / rows.num_rows
+    sizes = accumulate(((each.rows or 0) - hidden_in(each)) * width for each in small)
+    chosen = [each.path for each, size in zip(small, sizes, strict=True) if size <= _IN_MEMORY]
+    return set(chosen) if len(chosen) >= _WORTHWHILE else set()
+
+
+# -- new files --------------------------------------------------------------------------------------------
+
+
+def _written(
+    store: Files,
+    mirror: MirrorFiles,
+    rows: pa.RecordBatch,
+    anew: Sequence[Add],
+    hidden: Mapping[str, BitMap64],
+    now: int,
+    new_id: Callable[[], UUID],
+) -> tuple[Add, ...]:
+    """Store new rows, and what is left of rewritten files."""
+    schema = arrow_schema(mirror.layout.columns)
+    added: list[Add] = []
+    try:
+        for table in _tables(_blocks(store, mirror, rows, anew, hidden, schema), schema):
+            for file, add in data_files(table, mirror.layout, now, new_id):
+                added.append(add)  # before it is written: half of it may be there
+                store.write(file)
+    except BaseException:
+        _delete(store, added)
+        raise
+    return tuple(added)
+
+
+def _blocks(
+    store: Files,
+    mirror: MirrorFiles,
+    rows: pa.RecordBatch,
+    anew: Iterable[Add],
+    hidden: Mapping[str, BitMap64],
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
+    for add in anew:
+        gone = hidden.get(add.path)
+        if gone is None:
+            gone = BitMap64() if add.vector is None else vectors.read(add.vector, store.read)
+        yield from _left(FileRows(store, add, mirror.layout), gone, schema.names)
+
+
+def _left(file: FileRows, hidden: BitMap64, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a file that are not hidden."""
+    if len(hidden) == file.add.rows:
+        return
+    gone = np.array(hidden.to_array(), np.int64)
+    for group in range(file.footer.num_row_groups):
+        for at, block in file.read(names, group):
+            first, end = np.searchsorted(gone, [at, at + block.num_rows])
+            if first == end:
+                yield block
+                continue
+            shown = np.ones(block.num_rows, np.bool_)
+            shown[gone[first:end] - at] = False
+            yield block.filter(pa.array(shown))
+
+
+def _tables(blocks: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Put blocks together to tables of a limited size in memory."""
+    held: list[pa.RecordBatch] = []
+    for block in blocks:
+        held.append(block)
+        if sum(each.nbytes for each in held) >= _IN_MEMORY:
+            yield pa.Table.from_batches(held, schema)
+            held = []
+    yield pa.Table.from_batches(held, schema)
+
+
+def _delete(store: Files, added: Collection[Add]) -> None:
+    for each in added:
+        store.delete(path_of(each))
