@@ -1,7 +1,8 @@
 """Writes commits to Delta tables without Delta's own transaction. **Nothing in the product uses it yet.**
 
 A commit is made of new Parquet files, deletion vectors, and one entry of the table's log, which is put only
-if it is absent. Everything that decides what is written is pure; the edges are `stores` and `java_store`.
+if it is absent. Everything that decides what is written is pure; the edges are `stores` and `java_store`, and `log_state`
+reads through them.
 
 =================  =====================================================================================
 `features`         Which tables may be written in this way. All others are left to Delta
@@ -14,6 +15,9 @@ if it is absent. Everything that decides what is written is pure; the edges are 
 `vectors`          Deletion vectors
 `transaction`      From rows to add and rows to hide to files and actions
 `entry`            A log entry as bytes, and its commit
+`log_files`        Which files of a log make its newest version
+`log_checkpoints`  The actions in a checkpoint, of whatever kind
+`log_state`        The state of a table, read from its log or brought forward
 `checksum`         The checksum file of a version
 `stores`           Where entries and files are put; on a local disk
 `java_store`       The log through Delta's own log store, for every file system that Delta knows

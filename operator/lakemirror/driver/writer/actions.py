@@ -284,13 +284,24 @@ def line(action: Action) -> str:
     return exact_json.dumps(action.action)
 
 
-def parse(text: str) -> Add | Remove | Transaction | Domain | Metadata | Protocol | None:
+State = Add | Remove | Transaction | Domain | Metadata | Protocol
+"""The actions that make a table's state."""
+
+
+def parse(text: str) -> State | None:
     """Return the action of a line, or None for one that says nothing about the table's state."""
     given = json.loads(text)
-    for name, kind in _STATE.items():
+    for name in _STATE:
         if given.get(name) is not None:
-            return Metadata(given[name]) if kind is Metadata else kind.parse(given[name])
+            return of_members(name, given[name])
     return None
+
+
+def of_members(name: str, members: Mapping[str, Any]) -> State:
+    """Return an action by its name in the log and its members. Raises KeyError if it lacks one."""
+    kind = _STATE[name]
+    found: State = Metadata(members) if kind is Metadata else kind.parse(members)
+    return found
 
 
 _STATE: Final[Mapping[str, Any]] = {

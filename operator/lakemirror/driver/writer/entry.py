@@ -27,6 +27,14 @@ class Stamp:
     mark: str
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A file of a log in a listing. Its size is in bytes."""
+
+    name: str
+    size: int
+
+
 class LogStore(Protocol):
     """The log of one table. Names are those of files in it."""
 
@@ -38,6 +46,9 @@ class LogStore(Protocol):
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or None if there is none."""
+
+    def list_from(self, version: int) -> list[Listed]:
+        """Return the files of versions, from this one on. Others may be among them. Empty without a log."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,12 @@ Outcome = Committed | Conflict | Replaced
 
 def name_of(version: int) -> str:
     """Return the name of the entry of a version."""
-    return f"{version:020d}.json"
+    return f"{prefix_of(version)}json"
+
+
+def prefix_of(version: int) -> str:
+    """Return what the names of all files of a version begin with. They sort as the versions do."""
+    return f"{version:020d}."
 
 
 def text_of(info: CommitInfo, actions: Iterable[Action]) -> bytes:

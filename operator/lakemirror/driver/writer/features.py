@@ -55,6 +55,14 @@ _METADATA: Final = frozenset(
 _OF_SPARK: Final = ("CURRENT_DEFAULT", "EXISTS_DEFAULT")
 
 
+def what_may_be_read(protocol: Protocol) -> str | None:
+    """Return None if what a table's log means is known here, or why it is not."""
+    unknown = sorted({*(protocol.reader_features or ())} - FEATURES)
+    if protocol.reader > _READER:
+        return f"its protocol is {protocol.reader}, {protocol.writer}"
+    return f"it has the feature {unknown[0]}" if unknown else None
+
+
 def what_may_be_written(
     protocol: Protocol, metadata: Metadata, clustered: Iterable[tuple[str, ...]] = ()
 ) -> str | None:

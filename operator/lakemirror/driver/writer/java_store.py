@@ -6,13 +6,14 @@ when you change the version.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.java import java_class
-from lakemirror.driver.writer.entry import LOG, Stamp
+from lakemirror.driver.writer.entry import LOG, Listed, Stamp, prefix_of
 
 _EXISTS: Final = "java.nio.file.FileAlreadyExistsException"
 _MISSING: Final = "java.io.FileNotFoundException"
@@ -52,12 +53,24 @@ class DeltaLogStore:
 
     def read(self, name: str) -> bytes | None:
         try:
-            lines = self._store.read(self._path(name), self._conf)
+            opened = self._files.open(self._path(name))
         except Py4JJavaError as error:
             if _is(error, _MISSING):
                 return None
             raise
-        return f"{lines.mkString(chr(10))}\n".encode()
+        try:
+            return bytes(opened.readAllBytes())
+        finally:
+            opened.close()
+
+    def list_from(self, version: int) -> list[Listed]:
+        try:
+            listed = self._store.listFrom(self._path(prefix_of(version)), self._conf)
+            return [Listed(str(each.getPath().getName()), int(each.getLen())) for each in _each(listed)]
+        except Py4JJavaError as error:
+            if _is(error, _MISSING):
+                return []
+            raise
 
     def _mark(self, status: Any) -> str:
         """Return what the store says to tell contents apart: a hash, or at least the time."""
@@ -69,6 +82,12 @@ class DeltaLogStore:
     def _path(self, name: str) -> Any:
         place = f"{self._log}/{name}" if name else self._log
         return java_class(self._spark, "org.apache.hadoop.fs.Path")(place)
+
+
+def _each(iterator: Any) -> Iterator[Any]:
+    """Return what an iterator of Scala returns."""
+    while iterator.hasNext():
+        yield iterator.next()
 
 
 def _is(error: Py4JJavaError, name: str) -> bool:

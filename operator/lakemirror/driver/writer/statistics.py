@@ -9,8 +9,10 @@ them.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -95,6 +97,56 @@ def of_rows(table: pa.Table, columns: Iterable[Column], indexed: Collection[str]
     return exact_json.dumps({"numRecords": table.num_rows, **told, "tightBounds": True})
 
 
+def of_parsed(parsed: pa.StructArray, columns: Iterable[Column]) -> list[str | None]:
+    """Return the statistics of files that a checkpoint has in columns (PROTOCOL.md, Checkpoint Schema).
+
+    ``parsed`` has an element for each file, and None is returned for one without a number of rows. Fields of
+    structs get no statistics.
+    """
+    rows, tight = (_within(parsed, name).to_pylist() for name in ("numRecords", "tightBounds"))
+    known = [each for each in columns if not isinstance(each.type, Group)]
+    nulls = {each.physical: _within(parsed, "nullCount", each.physical).to_pylist() for each in known}
+    bounds = {each.physical: _bounds_within(parsed, each) for each in known}
+    found: list[str | None] = []
+    for index, count in enumerate(rows):
+        there = {name: pair for name, each in bounds.items() if (pair := each[index]) is not None}
+        told = {
+            "minValues": {name: least for name, (least, _) in there.items()},
+            "maxValues": {name: greatest for name, (_, greatest) in there.items()},
+            "nullCount": {name: each[index] for name, each in nulls.items() if each[index] is not None},
+            **({} if tight[index] is None else {"tightBounds": tight[index]}),
+        }
+        found.append(None if count is None else exact_json.dumps({"numRecords": count, **told}))
+    return found
+
+
+def _bounds_within(parsed: pa.StructArray, column: Column) -> list[Bounds | None]:
+    """Return the bounds of a column in each file, or None where there are none."""
+    least, greatest = (
+        _numbers(_within(parsed, name, column.physical), column.type).to_pylist()
+        for name in ("minValues", "maxValues")
+    )
+    spelled = _both if column.type == kinds.STRING else partial(_spelled, given=column.type)  # texts are cut
+    return [
+        spelled(*pair) if all(map(_is_there, pair)) else None for pair in zip(least, greatest, strict=True)
+    ]
+
+
+def _is_there(value: Any) -> bool:
+    return math.isfinite(value) if isinstance(value, float) else value is not None
+
+
+def _within(structs: pa.StructArray, *path: str) -> pa.Array:
+    """Return a member of each struct; nulls if the structs have none of this name."""
+    found: pa.Array = structs
+    for name in path:
+        index = found.type.get_field_index(name)
+        if index < 0:
+            return pa.nulls(len(structs))
+        found = pc.struct_field(found, index)
+    return found
+
+
 def of_count(rows: int) -> str:
     """Return the statistics of a file of which only the number of rows is known, as from its footer."""
     return json.dumps({"numRecords": rows})
@@ -122,12 +174,18 @@ def bounds(values: pa.ChunkedArray, given: Type) -> Bounds | None:
 
 
 def _extremes(values: pa.ChunkedArray, given: Type) -> tuple[Any, Any]:
-    if given == kinds.DATE:
-        values = pc.cast(values, pa.int32())
-    elif given in (kinds.TIMESTAMP, kinds.TIMESTAMP_NTZ):
-        values = pc.cast(values, pa.int64())
-    found = pc.min_max(values).as_py()
+    found = pc.min_max(_numbers(values, given)).as_py()
     return found["min"], found["max"]
+
+
+def _numbers(values: Any, given: Type) -> Any:
+    """Return an array with days as days, and times as microseconds since 1970: Python knows fewer of them."""
+    if given == kinds.DATE:
+        return pc.cast(values, pa.int32())
+    if given in (kinds.TIMESTAMP, kinds.TIMESTAMP_NTZ):
+        zone = values.type.tz if pa.types.is_timestamp(values.type) else None
+        return pc.cast(pc.cast(values, pa.timestamp("us", zone)), pa.int64())
+    return values
 
 
 def _spelled(least: Any, greatest: Any, given: Type) -> Bounds | None:

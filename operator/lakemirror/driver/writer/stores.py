@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lakemirror.driver.writer.data_files import File
-from lakemirror.driver.writer.entry import Stamp
+from lakemirror.driver.writer.entry import Listed, Stamp, prefix_of
 
 
 class Files(Protocol):
@@ -102,6 +102,15 @@ class LocalLogStore:
             return (self._log / name).read_bytes()
         except FileNotFoundError:
             return None
+
+    def list_from(self, version: int) -> list[Listed]:
+        start = prefix_of(version)
+        try:
+            names = [each for each in os.listdir(self._log) if each >= start]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        stamps = ((name, self.stamp(name)) for name in names)
+        return [Listed(name, stamp.size) for name, stamp in stamps if stamp is not None]
 
 
 def _write(path: Path, content: object) -> None:
