@@ -1,8 +1,8 @@
 """Writes commits to Delta tables without Delta's own transaction. **Nothing in the product uses it yet.**
 
 A commit is made of new Parquet files, deletion vectors, and one entry of the table's log, which is put only
-if it is absent. Everything that decides what is written is pure; the edges are `stores` and `java_store`, and `log_state`
-reads through them.
+if it is absent. Everything that decides what is written is pure; the edges are `stores` and `java_store`, and
+`log_state` reads through them.
 
 =================  =====================================================================================
 `features`         Which tables may be written in this way. All others are left to Delta
