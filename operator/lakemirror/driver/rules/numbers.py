@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Final
 
-from lakemirror.driver.rules.kinds import DOUBLE, FLOAT, MAX_DIGITS, Kind
+from lakemirror.driver.rules.kinds import DOUBLE, FLOAT, Kind
 
 MAX_SCALE: Final = 20_000
 """The largest scale (of either sign) that is spelled out; PostgreSQL's own limit is 16,383."""
@@ -150,7 +150,7 @@ def float_of(text: str, kind: Kind) -> float | None:
         return number
     if _FLOAT.fullmatch(text) is None:
         return None
-    if kind == DOUBLE and len(text) <= 16 and "e" not in text and "E" not in text:
+    if kind == DOUBLE and len(text) <= 15 and "e" not in text and "E" not in text:
         return number  # up to 15 digits always survive
     if number in (float("inf"), float("-inf")):
         return None
@@ -175,11 +175,3 @@ def shortest_single(number: float) -> str:
         if single(float(text)) == number:
             return text
     return repr(number)
-
-
-def integer_digits(bits: int) -> int:
-    """Return how many digits the integers of so many bits may have."""
-    return {8: 3, 16: 5, 32: 10, 64: 19}[bits]
-
-
-assert MAX_DIGITS == 38
