@@ -184,12 +184,16 @@ def _matches(
     for group in range(file.footer.num_row_groups):
         if not bounds.group_may_have(file, group, search, columns):
             continue
+        found: list[Indices] = []
+        keys: list[pa.RecordBatch] = []
         for at, block in file.read(search.names, group):
             rows = search.find([block.column(name) for name in search.names])
             if len(rows):
                 rows = _shown(rows, at, hidden.of(file.add))
-            if len(rows):
-                yield Part(file, group, rows + at), block.take(pa.array(rows))
+                found.append(rows + at)
+                keys.append(block.take(pa.array(rows)))
+        if sum(map(len, found)):
+            yield Part(file, group, np.concatenate(found)), pa.concat_batches(keys)
 
 
 def _shown(rows: Indices, at: int, hidden: BitMap64) -> Indices:
