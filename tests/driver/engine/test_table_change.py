@@ -6,13 +6,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakemirror.driver.engine import table_change
+from lakemirror.driver.engine.table_change import is_untidy, tidied
 from tests.driver.engine.mirrors import KEYS, VALUES, Change, Form, OnDisk, name_of_key, shown
 from tests.driver.writer.test_readers import READERS
 
@@ -26,21 +27,34 @@ ONCE = settings(
 )
 
 
+class Limits(NamedTuple):
+    """From how many bytes on files are large, up to which they are rewritten, and how many are many."""
+
+    small: int = 1 << 23
+    little: int = 1 << 20
+    few: int = 24
+
+
 @contextmanager
-def limits(small: int, few: int) -> Iterator[None]:
-    """Files are large from a few bytes on, and few are many."""
+def limits(given: Limits) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_change, "SMALL", small)
-        patch.setattr(table_change, "_FEW", few)
+        patch.setattr(table_change, "SMALL", given.small)
+        patch.setattr(table_change, "_LITTLE", given.little)
+        patch.setattr(table_change, "_FEW", given.few)
         patch.setattr(table_change, "_WORTHWHILE", 2)
         yield
+
+
+LIMITS = [Limits(), Limits(little=0), Limits(little=5_000, few=3), Limits(5_000, 0, 2), Limits(1 << 23, 0, 2)]
+"""Files are rewritten; rows are hidden; both, and small files are combined."""
 
 
 @st.composite
 def forms(draw: st.DrawFn) -> Form:
     keys = draw(st.lists(st.sampled_from([*KEYS]), min_size=1, max_size=3))
     values = draw(st.lists(st.sampled_from([*VALUES]), min_size=1, max_size=3, unique=True))
-    return Form(tuple(keys), draw(st.booleans()), draw(st.sampled_from([True, True, False])), tuple(values))
+    mapped, soft = draw(st.booleans()), draw(st.sampled_from([False, False, True]))
+    return Form(tuple(keys), mapped, draw(st.sampled_from([True, True, False])), soft, tuple(values))
 
 
 @st.composite
@@ -73,16 +87,17 @@ def counted(before: Sequence[dict[str, Any]], table: OnDisk) -> tuple[int, int, 
 @given(st.data())
 def test_a_mirror_has_the_rows_of_the_model(data: st.DataObject) -> None:
     form = data.draw(forms())
-    with tempfile.TemporaryDirectory() as folder, limits(*data.draw(LIMITS)):
+    chosen = data.draw(st.sampled_from(LIMITS if form.hides else [Limits(), Limits(few=2)]))
+    with tempfile.TemporaryDirectory() as folder, limits(chosen):
         table = OnDisk.of(Path(folder) / "t", form)
         for batch in data.draw(batches(form)):
             before = table.expected()
             change = table.apply(batch, data.draw(st.sampled_from([1, 3])) if form.hides else 1)
             table.require_equal()
             assert (change.inserted, change.updated, change.deleted) == counted(before, table)
+            if is_untidy(table.mirror):
+                table.commit(tidied(table.files, table.mirror, 3000))
+                table.require_equal()
         if not form.mapped:
             found = READERS["delta-rs"](str(table.path), None)
             assert len(shown(found.to_pylist(), form.key)) == len(table.expected())
-
-
-LIMITS = st.sampled_from([(1 << 23, 24), (0, 24), (5_000, 3), (1 << 23, 2)])

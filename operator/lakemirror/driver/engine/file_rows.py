@@ -27,12 +27,13 @@ _FEW_COLUMNS: Final = 8
 
 @dataclass(frozen=True)
 class FileRows:
-    """The rows of a data file of a table. Nothing stays open between two reads."""
+    """The rows of a data file of a table. It is open while something is read, or while it is `kept_open`."""
 
     store: Files
     add: Add
     layout: Layout
     _footer: list[pq.FileMetaData] = field(default_factory=list, compare=False)
+    _open: list[pq.ParquetFile] = field(default_factory=list, compare=False)
 
     @property
     def footer(self) -> pq.FileMetaData:
@@ -40,6 +41,12 @@ class FileRows:
             with self._opened():
                 pass
         return self._footer[0]
+
+    @property
+    def unpacked(self) -> int:
+        """How many bytes the file has without compression."""
+        groups = (self.footer.row_group(i) for i in range(self.footer.num_row_groups))
+        return sum(int(each.total_byte_size) for each in groups)
 
     @cached_property
     def starts(self) -> Indices:
@@ -95,7 +102,20 @@ class FileRows:
                 at += part.num_rows
 
     @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Leave the file open between reads."""
+        with self._opened() as opened:
+            self._open.append(opened)
+            try:
+                yield
+            finally:
+                self._open.pop()
+
+    @contextmanager
     def _opened(self) -> Iterator[pq.ParquetFile]:
+        if self._open:
+            yield self._open[-1]
+            return
         known = self._footer[0] if self._footer else None
         with (
             self.store.open(path_of(self.add)) as source,

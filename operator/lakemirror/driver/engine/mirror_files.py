@@ -29,8 +29,8 @@ class MirrorFiles:
     """A mirror at a version. It can be pickled.
 
     ``schema`` is that of its stored rows (`columns.stored.rows_schema`), ``files`` are the live ones with
-    their statistics and deletion vectors. ``may_hide`` says whether rows may be hidden by deletion vectors:
-    otherwise, files have to be rewritten.
+    their statistics and deletion vectors. ``may_hide`` says whether rows may be hidden by deletion vectors
+    now, ``must_rewrite`` that they must never be: then files of any size are rewritten.
     """
 
     version: int
@@ -38,6 +38,7 @@ class MirrorFiles:
     layout: Layout
     files: tuple[Add, ...]
     may_hide: bool
+    must_rewrite: bool = False
 
     @classmethod
     def of(cls, snapshot: Snapshot, schema: pa.Schema, avoided: Collection[str] = ()) -> MirrorFiles:
@@ -48,9 +49,10 @@ class MirrorFiles:
         reason = next(_reasons(snapshot, schema), None)
         if reason is not None:
             raise NotForEngine(f"the mirror is not for the engine: {reason}")
-        may_hide = may_hide_rows(snapshot.metadata) and VECTORS not in avoided
+        must_rewrite = VECTORS in avoided
+        may_hide = may_hide_rows(snapshot.metadata) and not must_rewrite
         files = tuple(snapshot.files.values())
-        return cls(snapshot.version, schema, Layout.of(snapshot), files, may_hide)
+        return cls(snapshot.version, schema, Layout.of(snapshot), files, may_hide, must_rewrite)
 
 
 def path_of(add: Add) -> str:

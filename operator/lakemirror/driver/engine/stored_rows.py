@@ -142,7 +142,9 @@ def look_up(
     if len(next(iter(keys.values()))):
         for add in mirror.files:
             if bounds.file_may_have(add, search, columns):
-                found += _matches(FileRows(store, add, mirror.layout), search, columns, hidden)
+                file = FileRows(store, add, mirror.layout)
+                with file.kept_open():
+                    found += _matches(file, search, columns, hidden)
     loaded = {}
     for name in keys:
         chunks = [block.column(name) for _, block in found]

@@ -1,8 +1,9 @@
 """From what a fold says to what happens to a table: added files, hidden rows, and files that are taken out.
 
-Rows of large files are hidden, if the mirror may have deletion vectors. Small files are rewritten if few
-bytes are touched, so that a small mirror needs no feature that some readers lack. Files most of whose rows
-are hidden are rewritten, and many small files become one.
+In a mirror with deletion vectors, rows are hidden, unless their files are so small that it is no more work to
+rewrite them. In another one, files are rewritten as long as they are small, so that a small mirror needs no
+feature that some readers lack. Files most of whose rows are hidden are rewritten, and many small files become
+one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from lakemirror.driver.writer.stores import Files
 from lakemirror.driver.writer.transaction import Change
 
 SMALL: Final = 8 * 1024 * 1024
-"""Maximum size of a small file in bytes, and of files that are rewritten together rather than hidden in."""
+"""Maximum size, in bytes, of a small file, and of files that are rewritten in a mirror without vectors."""
+_LITTLE: Final = 1024 * 1024
+"""Maximum size, in bytes, of files that are rewritten together although rows may be hidden."""
 _FEW: Final = 24
 """Maximum number of small files in a table. When there are more, they are combined."""
 _WORTHWHILE: Final = 4
@@ -40,6 +43,12 @@ _DEAD: Final = 0.5
 """Share of hidden rows above which a file is rewritten."""
 _IN_MEMORY: Final = 128 * 1024 * 1024
 """Size in memory, in bytes, at which rows become a file, and of small files that are combined."""
+_UNPACKED: Final = 2
+"""Rows are this many times larger in memory than in an uncompressed file: a guess."""
+
+
+class NeedsVectors(ValueError):
+    """Rows of large files, or of several buckets, are to be hidden: the mirror needs deletion vectors."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +66,15 @@ class TableChange:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    rearranges: bool = False
+    """Whether all rows stay the same."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.hidden)
 
     def commit(self, transactions: Sequence[Transaction]) -> Change:
         """Return it as a commit with the marks of a batch."""
-        return Change((), self.removed, self.hidden, None, transactions, self.added)
+        return Change((), self.removed, self.hidden, None, transactions, self.added, self.rearranges)
 
 
 def together(changes: Sequence[TableChange]) -> TableChange:
@@ -112,16 +123,15 @@ def change_of(
 
     ``stored`` are the rows that the fold has seen, and ``key`` are the columns of the key. ``now`` is in ms
     since 1970. ``whole`` says that all keys of the batch are in this bucket: only then files are rewritten.
-    Raises ValueError if files have to be: rows of several buckets must not be hidden then. If an error is
-    raised, no file of the change is left.
+    Raises NeedsVectors, and ValueError if files must be rewritten and are touched by one bucket of several.
+    If an error is raised, no file of the change is left.
     """
     hidden = {
         path: stored.hidden[path] | BitMap64(rows.tolist())
         for path, rows in stored.places(folded.hidden).items()
     }
-    if hidden and not (whole or mirror.may_hide):
-        raise ValueError("rows of a mirror without deletion vectors are changed in one bucket")
-    anew = _anew(mirror, hidden, folded.rows) if whole else []
+    _require_means(mirror, hidden, whole=whole)
+    anew = _anew(store, mirror, hidden) if whole else []
     added = _written(store, mirror, folded.rows, anew, hidden, now, new_id)
     removed = frozenset(each.path for each in anew)
     left = {path: rows for path, rows in hidden.items() if path not in removed}
@@ -143,29 +153,61 @@ def _in_both(folded: Folded, stored: StoredRows, key: Sequence[str]) -> int:
 # -- which files are rewritten ----------------------------------------------------------------------------
 
 
-def _anew(mirror: MirrorFiles, hidden: Mapping[str, BitMap64], rows: pa.RecordBatch) -> list[Add]:
-    """Return the files to rewrite, if the rows ``hidden`` go away and ``rows`` are added."""
+def is_untidy(mirror: MirrorFiles) -> bool:
+    """Return whether a mirror has many small files, or one most of whose rows are hidden."""
+    return len(_small(mirror.files)) > _FEW or any(hidden_in(each) > _dead(each) for each in mirror.files)
+
+
+def tidied(
+    store: Files, mirror: MirrorFiles, now: int, new_id: Callable[[], UUID] = uuid.uuid4
+) -> TableChange:
+    """Rewrite files of an untidy mirror, whose rows stay the same: for one that several buckets change."""
+    worn = {each.path for each in mirror.files if hidden_in(each) > _dead(each)}
+    anew = _with_small(store, mirror, worn)
+    nothing = pa.RecordBatch.from_pylist([], mirror.schema)
+    added = _written(store, mirror, nothing, anew, {}, now, new_id)
+    return TableChange(mirror.version, added, frozenset(each.path for each in anew), rearranges=True)
+
+
+def _require_means(mirror: MirrorFiles, hidden: Mapping[str, BitMap64], *, whole: bool) -> None:
+    if not hidden or mirror.may_hide:
+        return
+    if mirror.must_rewrite and not whole:
+        raise ValueError("all keys of a mirror that must not have deletion vectors have to be in one bucket")
+    size = sum(each.size for each in mirror.files if each.path in hidden)
+    if not mirror.must_rewrite and not (whole and size <= SMALL):
+        raise NeedsVectors(f"rows of {len(hidden)} files with {size} bytes are to be hidden")
+
+
+def _anew(store: Files, mirror: MirrorFiles, hidden: Mapping[str, BitMap64]) -> list[Add]:
+    """Return the files to rewrite, if these rows are hidden."""
     touched = [each for each in mirror.files if each.path in hidden]
-    if not mirror.may_hide or sum(each.size for each in touched) <= SMALL:
+    if not mirror.may_hide or sum(each.size for each in touched) <= _LITTLE:
         chosen = {each.path for each in touched}
     else:
-        chosen = {each.path for each in touched if len(hidden[each.path]) > _DEAD * (each.rows or 0)}
-    chosen |= _combined([each for each in mirror.files if each.path not in chosen], rows)
-    return [each for each in mirror.files if each.path in chosen]
+        chosen = {each.path for each in touched if len(hidden[each.path]) > _dead(each)}
+    return _with_small(store, mirror, chosen)
 
 
-def _combined(files: Iterable[Add], rows: pa.RecordBatch) -> set[str]:
-    """Return the small files to combine with new rows, the smallest first: as many as memory allows.
+def _with_small(store: Files, mirror: MirrorFiles, chosen: Collection[str]) -> list[Add]:
+    """Return the chosen files, and if there are many other small ones, as many as fit into memory."""
+    small = _small(each for each in mirror.files if each.path not in chosen)
+    more: list[str] = []
+    if len(small) > _FEW:
+        sizes = accumulate(_UNPACKED * FileRows(store, each, mirror.layout).unpacked for each in small)
+        more = [each.path for each, size in zip(small, sizes, strict=True) if size <= _IN_MEMORY]
+    paths = {*chosen, *(more if len(more) >= _WORTHWHILE else ())}
+    return [each for each in mirror.files if each.path in paths]
 
-    How wide their rows are in memory is guessed by the new ones.
-    """
-    small = sorted((each for each in files if each.size < SMALL), key=lambda each: each.size)
-    if len(small) <= _FEW or not rows.num_rows:
-        return set()
-    width = rows.nbytes / rows.num_rows
-    sizes = accumulate(((each.rows or 0) - hidden_in(each)) * width for each in small)
-    chosen = [each.path for each, size in zip(small, sizes, strict=True) if size <= _IN_MEMORY]
-    return set(chosen) if len(chosen) >= _WORTHWHILE else set()
+
+def _small(files: Iterable[Add]) -> list[Add]:
+    """Return the small files, the smallest first."""
+    return sorted((each for each in files if each.size < SMALL), key=lambda each: each.size)
+
+
+def _dead(file: Add) -> float:
+    """Return how many hidden rows of a file are too many."""
+    return _DEAD * (file.rows or 0)
 
 
 # -- new files --------------------------------------------------------------------------------------------
@@ -207,13 +249,15 @@ def _blocks(
         gone = hidden.get(add.path)
         if gone is None:
             gone = BitMap64() if add.vector is None else vectors.read(add.vector, store.read)
-        yield from _left(FileRows(store, add, mirror.layout), gone, schema.names)
+        if len(gone) == add.rows:
+            continue
+        file = FileRows(store, add, mirror.layout)
+        with file.kept_open():
+            yield from _left(file, gone, schema.names)
 
 
 def _left(file: FileRows, hidden: BitMap64, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Return the rows of a file that are not hidden."""
-    if len(hidden) == file.add.rows:
-        return
     gone = np.array(hidden.to_array(), np.int64)
     for group in range(file.footer.num_row_groups):
         for at, block in file.read(names, group):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakemirror.driver.writer import vectors
-from lakemirror.driver.writer.actions import Action, Add, Transaction
+from lakemirror.driver.writer.actions import Action, Add, Remove, Transaction
 from lakemirror.driver.writer.data_files import File, Layout, change_files, data_files
 from lakemirror.driver.writer.features import has_change_feed, may_be_written, may_hide_rows
 from lakemirror.driver.writer.snapshot import Snapshot
@@ -28,7 +28,8 @@ class Change:
     ``rows`` are added, and the files ``added``, which are stored already. The files at ``removed`` paths are
     taken out, and of each path in ``hidden``, the rows with these indexes are hidden: all of them, those of
     the vector that the file has included. ``changed`` are the rows for the change data feed
-    (`data_files.change_files`). ``transactions`` are one per shard.
+    (`data_files.change_files`). ``transactions`` are one per shard. ``rearranges`` says that the table's rows
+    stay the same.
     """
 
     rows: Sequence[pa.Table] = ()
@@ -37,6 +38,7 @@ class Change:
     changed: pa.Table | None = None
     transactions: Sequence[Transaction] = ()
     added: Sequence[Add] = ()
+    rearranges: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,14 @@ def prepare(
         *[files[path].removed(now) for path in (*sorted(gone), *vectors_of)],
         *[each for _, each in fed],
     )
+    if change.rearranges:
+        actions = tuple(map(_rearranging, actions))
     return Prepared((*[file for file, _ in made], *[file for file, _ in fed], *stored), actions)
+
+
+def _rearranging(action: Action) -> Action:
+    """Return an action of a commit that changes no rows: readers of changes pass over it."""
+    return replace(action, changes=False) if isinstance(action, (Add, Remove)) else action
 
 
 def _require(snapshot: Snapshot, change: Change) -> None:
