@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from lakemirror.driver.columns import stored
 from lakemirror.driver.columns.changes import schema_of
-from lakemirror.driver.columns.fold import Bucket, Folded, Mirrored, fold
+from lakemirror.driver.columns.fold import Bucket, Folded, Mirrored, fold, keys_of
 from lakemirror.driver.engine.mirror_files import MirrorFiles, path_of
 from lakemirror.driver.engine.stored_rows import StoredRows, look_up, oldest
 from lakemirror.driver.engine.table_change import TableChange, change_of, together
@@ -211,19 +211,20 @@ class OnDisk:
     form: Form
     snapshot: Snapshot
     ends: pa.RecordBatch
+    avoided: Sequence[str] = ()
     newest: dict[str, Change] = field(default_factory=dict)
     kept: list[dict[str, Any]] = field(default_factory=list)
     """If deletes are soft, the rows as they should be are those that a fold in memory leaves."""
     store: Files | None = None
 
     @classmethod
-    def of(cls, path: Path, form: Form) -> OnDisk:
+    def of(cls, path: Path, form: Form, avoided: Sequence[str] = ()) -> OnDisk:
         actions = (protocol_of(form), metadata_of(form))
         (path / "_delta_log").mkdir(parents=True)
         first = CommitInfo("first", "lakemirror/test", 0, -1, 1000)
         assert LocalLogStore(path / "_delta_log").create(name_of(0), text_of(first, actions))
         ends = stored.of_tombstones({}, form.kinds, form.key)
-        return cls(path, form, Snapshot(-1, *actions).after(actions), ends)
+        return cls(path, form, Snapshot(-1, *actions).after(actions), ends, avoided)
 
     @property
     def schema(self) -> pa.Schema:
@@ -231,7 +232,7 @@ class OnDisk:
 
     @property
     def mirror(self) -> MirrorFiles:
-        return MirrorFiles.of(self.snapshot, self.schema)
+        return MirrorFiles.of(self.snapshot, self.schema, self.avoided)
 
     @property
     def files(self) -> Files:
@@ -259,8 +260,8 @@ class OnDisk:
         """What becomes of one bucket."""
         mirror, form = self.mirror, self.form
         changes = changes_of(made, form)
-        keys = {name: changes.column(name) for name in form.key}
         mirrored = self.mirrored
+        keys = keys_of(changes, (), (), mirrored)
         rows = look_up(self.files, mirror, keys, oldest(changes))
         ends = newest_ends(self.ends, form)
         folded = fold(Bucket(changes, rows, ends), mirrored)
@@ -324,7 +325,7 @@ class OnDisk:
 
 
 def rows_of(path: Path, add: Add, snapshot: Snapshot) -> Iterable[dict[str, Any]]:
-    content = pq.ParquetFile(path / path_of(add)).read()
+    content = pq.ParquetFile(path / path_of(add), coerce_int96_timestamp_unit="us").read()
     hidden = BitMap64() if add.vector is None else vectors.read(add.vector, LocalFiles(path).read)
     logical = {each.physical: each.name for each in parse(snapshot.metadata.schema)}
     content = content.rename_columns([logical[name] for name in content.column_names])

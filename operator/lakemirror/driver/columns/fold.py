@@ -101,6 +101,17 @@ class Folded:
     by_rules: int = 0
 
 
+def keys_of(
+    changes: pa.RecordBatch, odd: Sequence[Event], images: Sequence[Image], mirrored: Mirrored
+) -> dict[str, pa.Array]:
+    """Return the keys of which a fold has to know the stored rows and tombstones; some more than once."""
+    related = _in_columns(_related(odd, images), mirrored)
+    return {
+        name: pa.concat_arrays([changes.column(name), more])
+        for name, more in zip(mirrored.key, related, strict=True)
+    }
+
+
 def fold(bucket: Bucket, mirrored: Mirrored) -> Folded:
     """Return what becomes of the rows of a bucket, and of each of its changes."""
     known = _Known.of(bucket, mirrored)
@@ -139,15 +150,11 @@ class _Known:
     @classmethod
     def of(cls, bucket: Bucket, mirrored: Mirrored) -> _Known:
         """Give the keys of a bucket their codes."""
-        related = list(_related(bucket))
         parts = [
             [part.column(name) for name in mirrored.key]
             for part in (bucket.changes, bucket.rows, bucket.tombstones)
         ]
-        of_odd = [
-            to_arrow([each[i] for each in related], mirrored.kinds[name])
-            for i, name in enumerate(mirrored.key)
-        ]
+        of_odd = _in_columns(_related(bucket.odd, bucket.images), mirrored)
         (codes, of_rows, of_ends, odd), size = key_codes([*parts, of_odd])
         seqs = Sequences.of(bucket.changes)
         return cls(
@@ -155,11 +162,15 @@ class _Known:
         )
 
 
-def _related(bucket: Bucket) -> list[Key]:
+def _related(odd: Sequence[Event], images: Sequence[Image]) -> list[Key]:
     """Return the keys that only the rules can look at: of odd changes, and those that moves connect."""
-    keys = [each.key for each in bucket.odd]
-    keys += [each for event in bucket.odd for each in (event.old_key, event.new_key) if each is not None]
-    return keys + [key for each in bucket.images for key in (each.move.key, each.move.new_key)]
+    keys = [each.key for each in odd]
+    keys += [each for event in odd for each in (event.old_key, event.new_key) if each is not None]
+    return keys + [key for each in images for key in (each.move.key, each.move.new_key)]
+
+
+def _in_columns(keys: Sequence[Key], mirrored: Mirrored) -> list[pa.Array]:
+    return [to_arrow([each[i] for each in keys], mirrored.kinds[name]) for i, name in enumerate(mirrored.key)]
 
 
 def _by_code(codes: Codes, size: int) -> Codes:
