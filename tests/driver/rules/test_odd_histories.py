@@ -73,8 +73,20 @@ def moved(old: str, new: str, lsn: int, v: Any, **given: Any) -> tuple[Event, Ev
     return deleted(old, lsn, new_key=(new,)), change("c", new, lsn, v, old_key=(old,), **given)
 
 
-def truncated(lsn: int) -> Truncated:
-    return Truncated(seq_at(lsn), origin=Origin("t", 0, lsn), at=lsn)
+def truncated(lsn: int, *, epoch: int = 0, offset: int | None = None) -> Truncated:
+    origin = Origin("t", 0, lsn if offset is None else offset)
+    return Truncated(seq_at(lsn, epoch=epoch), origin=origin, at=origin.offset)
+
+
+def reread(key: str, commit: int, v: Any, note: Any, offset: int) -> Event:
+    """A row that an incremental snapshot read after a commit that its record knows: it has no LSN."""
+    seq = seq_at(commit)[:12] + bytes(13) + b"\1"
+    return change("r", key, commit, v, note=note, offset=offset)._replace(seq=seq)
+
+
+def again(event: Event, partition: int, offset: int) -> Event:
+    """The same change, sent again to another partition."""
+    return event._replace(origin=Origin("t", partition, offset))
 
 
 def left_out(event: Event) -> Event:
@@ -275,6 +287,92 @@ HISTORIES = [
         {"a": 3, "b": 5},
     ),
     Odd(
+        "A table is truncated twice, and the create of a row that is back is still to come.",
+        [
+            created("a", 1, 1, "old"),
+            truncated(3),
+            created("a", 4, 2, "mid"),
+            truncated(5),
+            updated("a", 7, 3),
+        ],
+        {"a": (3, None)},
+    ),
+    Odd(
+        "A row is created anew, loses its large value, and gets another key.",
+        [
+            created("a", 1, 1, "old"),
+            deleted("a", 2),
+            created("a", 3, 3, "new"),
+            updated("a", 4, 4),
+            *moved("a", "b", 5, 5),
+            updated("b", 6, 6),
+        ],
+        {"b": (6, "new")},
+        {"a": 5},
+    ),
+    Odd(
+        "A table is truncated between rows that a snapshot reads.",
+        [
+            was_read("a", 50, 1, "read", 1),
+            truncated(60),
+            was_read("b", 70, 2, "read", 71),
+            updated("b", 80, 3),
+        ],
+        {"b": (3, "read")},
+        {"a": 60},
+    ),
+    Odd(
+        "An incremental snapshot reads a row of which only an update was known, and it is deleted.",
+        [updated("a", 50, 1), reread("a", 55, 1, "big", 56), updated("b", 60, 2), deleted("a", 70)],
+        {"b": (2, None)},
+        {"a": 70},
+    ),
+    Odd(
+        "An incremental snapshot reads a row, and the change after it leaves the large value out.",
+        [created("a", 50, 1, "old"), reread("a", 55, 1, "big", 56), updated("a", 55, 2, offset=57)],
+        {"a": (2, "big")},
+    ),
+    Odd(
+        "Changes are sent again to another partition, after the row is gone and back.",
+        [
+            created("a", 1, 1, "one"),
+            deleted("a", 2),
+            again(created("a", 1, 1, "one"), 1, 90),
+            created("a", 3, 3, "three"),
+            again(deleted("a", 2), 1, 91),
+        ],
+        {"a": (3, "three")},
+    ),
+    Odd(
+        "A database was restored, and its table truncated.",
+        [
+            created("a", 500, 1, "before"),
+            truncated(3, epoch=1, offset=600),
+            updated("a", 510, 2),
+            created("b", 5, 3, "after", epoch=1, offset=601),
+        ],
+        {"b": (3, "after")},
+        {"a": 600},
+    ),
+    Odd(
+        "A row is deleted, comes back, and is deleted again.",
+        [created("a", 1, 1, "one"), deleted("a", 2), created("a", 3, 3, "three"), deleted("a", 4)],
+        {},
+        {"a": 4},
+    ),
+    Odd(
+        "A row that a filter leaves out gets another key, under which it is left out, too.",
+        [
+            created("a", 1, 1, "in"),
+            left_out(updated("a", 2, -1, note="out")),
+            deleted("a", 3, new_key=("b",)),
+            left_out(change("c", "b", 3, -2, note="out", old_key=("a",))),
+            updated("b", 4, 4, note="back"),
+        ],
+        {"b": (4, "back")},
+        {"a": 2},
+    ),
+    Odd(
         "A row is deleted before the table is truncated.",
         [created("a", 1, 1, "old"), deleted("a", 2), truncated(3)],
         {},
@@ -446,6 +544,33 @@ VERSIONS = [
         ],
         {"a": [(1, 5, 1, "one"), (5, None, 3, "second")]},
         keyed=True,
+    ),
+    OddVersions(
+        "A table is truncated twice, and the create of a row that is back is still to come.",
+        [
+            created("a", 1, 1, "old"),
+            truncated(3),
+            created("a", 4, 2, "mid"),
+            truncated(5),
+            updated("a", 7, 3),
+        ],
+        {"a": [(1, 3, 1, "old"), (4, 5, 2, "mid"), (7, None, 3, None)]},
+    ),
+    OddVersions(
+        "A row is deleted twice, and the update between has an earlier time.",
+        [
+            created("a", 1, 1, "x"),
+            deleted("a", 2),
+            created("a", 3, 3, "y")._replace(at=1),
+            deleted("a", 4),
+        ],
+        {"a": [(1, 2, 1, "x"), (2, 4, 3, "y")]},
+    ),
+    OddVersions(
+        "A row is deleted while only a column changed that begins no version.",
+        [created("a", 1, 1, "x"), updated("a", 2, 1, note="y"), truncated(3), created("a", 4, 1, "y")],
+        {"a": [(1, 3, 1, "y"), (4, None, 1, "y")]},
+        compared=("v",),
     ),
     OddVersions(
         "Only a column changes that begins no version.",

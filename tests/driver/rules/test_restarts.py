@@ -11,9 +11,19 @@ from hypothesis import strategies as st
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.profile.epochs import with_epochs
-from lakemirror.driver.profile.positions import At, Began, Memory, Place, Standing, Stream
+from lakemirror.driver.profile.positions import (
+    At,
+    Began,
+    Former,
+    Memory,
+    Place,
+    Standing,
+    Stream,
+    Stretch,
+)
 from lakemirror.driver.rules.restarts import (
     Point,
+    Span,
     Verdict,
     judge,
     merge,
@@ -208,3 +218,183 @@ def test_a_clock_that_is_a_day_ahead_says_nothing() -> None:
     assert trusted(NOW + 5, NOW) == NOW + 5
     assert trusted(NOW + 86_400_000_001, NOW) is None
     assert trusted(None, NOW) is None
+
+
+# -- parts ------------------------------------------------------------------------------------------------
+
+
+def opened(offset: int, lsn: int, time: int | None = None) -> Point:
+    """A change of a transaction that was open during the snapshot."""
+    return point(offset, lsn, time)._replace(unanchored=True)
+
+
+def at(lsn: int, offset: int, op: str = "u") -> At:
+    return At(point(0, lsn, op=op).digits, offset)
+
+
+def test_a_row_of_a_snapshot_reaches_to_the_end_of_its_position() -> None:
+    """It yields to each change there, although it shows them all."""
+    read, change = point(0, 5, op="r"), point(0, 5)
+    assert change.reach == change.digits
+    assert change.digits < read.reach < point(0, 6, op="r").digits
+    assert read.reach == read.digits[:24] + "ff" * 14
+    placed = read._replace(seq=change.seq[:22] + bytes(4))  # a row at an LSN of its own
+    assert placed.reach == change.digits[:44] + "ff" * 4
+
+
+def test_a_summary_has_what_a_batch_has_of_a_stream() -> None:
+    points = [
+        point(4, 30, time=7, op="r"),
+        point(5, 20, time=9, server="1"),
+        point(7, 25, time=3, server="2"),
+        opened(9, 10)._replace(table="o"),
+    ]
+    found = summary(points)
+    assert (found.top, found.streamed) == (at(30, 4, "r"), at(25, 7))
+    assert (found.last, found.last_unanchored) == (7, 9)
+    assert (found.time, found.servers) == (9, {"1", "2"})
+    assert found.tables == {"t": (point(0, 20).digits, 9), "o": (point(0, 10).digits, None)}
+    assert found.reads == {"t": (point(0, 30, op="r").digits,) * 2}
+    low, high = point(0, 20).digits, point(0, 25).digits
+    assert found.spans == {
+        "t": (Span(5, 7, low, high, grows=True),),
+        "o": (Span(9, 9, *(point(0, 10).digits,) * 2, grows=True),),
+    }
+    seen = found.seen()
+    assert (seen.top, seen.streamed, seen.last, seen.last_unanchored) == (at(30, 4, "r"), at(25, 7), 7, 9)
+    assert (seen.time, seen.servers, seen.reads) == (9, {"1", "2"}, {point(0, 30, op="r").digits})
+    assert (seen.ordered, seen.tables) == (True, found.tables)
+
+
+def test_summaries_of_two_blocks_are_that_of_both() -> None:
+    """The highest change, the last offsets, the latest time, and of each table the lowest position."""
+    blocks = [
+        [point(1, 20, time=5, op="r"), point(2, 30, server="1"), opened(3, 12)],
+        [point(4, 10, time=9, op="r"), point(5, 40, time=2, server="2"), opened(6, 11)],
+        [point(7, 15, op="r")._replace(table="o")],
+    ]
+    whole = summary([each for block in blocks for each in block])
+    merged = merge(merge(summary(blocks[1]), summary(blocks[2])), summary(blocks[0]))
+    assert {**vars(merged), "spans": None} == {**vars(whole), "spans": None}
+    only_reads = merge(summary(blocks[2]), summary(blocks[2]))
+    assert (only_reads.streamed, only_reads.last_unanchored) == (None, -1)
+
+
+def test_positions_grow_over_blocks_that_follow_each_other() -> None:
+    def grows(*blocks: list[Point]) -> bool:
+        return reduce(merge, map(summary, blocks)).seen().ordered
+
+    assert grows([point(1, 5), point(2, 6)], [point(3, 6), point(4, 9)])
+    assert not grows([point(1, 5), point(2, 6)], [point(3, 5), point(4, 9)])
+    assert not grows([point(1, 6), point(2, 5)])
+    assert not grows([point(1, 5), point(3, 6)], [point(2, 6), point(4, 9)]), (
+        "blocks that interleave are unclear"
+    )
+    assert not grows([point(1, 5), point(3, 6)], [point(3, 6), point(4, 9)])
+    assert grows([point(1, 9, op="r"), point(2, 5)], [point(3, 8, op="r"), point(4, 6)]), "rows of snapshots"
+
+
+def test_changes_at_offsets_that_were_read_before_are_above() -> None:
+    place = Place(at(6, 3))
+    found = stretches([point(2, 1), point(3, 9), point(4, 6), point(5, 5)], place)
+    assert [(each.first, each.last, each.above) for each in found] == [
+        (2, 3, True),
+        (4, 4, True),
+        (5, 5, False),
+    ]
+
+
+def test_stretches_are_in_the_order_of_their_offsets() -> None:
+    """A row that was read again at an offset of before comes with the changes of its batch."""
+    found = stretches([point(9, 5), point(8, 4), point(7, 3)], Place(at(6, 3)))
+    assert [(each.first, each.last) for each in found] == [(7, 9)]
+    fell = stretches([point(7, 5), point(8, 4), point(9, 3)], Place(at(6, 3)))
+    assert [(each.first, each.last) for each in fell] == [(7, 7), (8, 8), (9, 9)]
+
+
+def test_a_stretch_has_the_bounds_of_its_changes() -> None:
+    points = [point(4, 3, time=9, server="2"), point(5, 4, time=None), point(6, 5, time=7)]
+    [found] = stretches(points, Place(at(6, 3)))
+    assert found == Stretch(4, 6, point(0, 3).digits, point(0, 5).digits, 9, ("2",), above=False)
+
+
+def test_a_change_of_an_open_transaction_is_compared_with_changes_alone() -> None:
+    """Not with the row of the snapshot, below which it lies."""
+    read, change = point(1, 90, op="r"), opened(2, 70)
+    assert [each.above for each in stretches([read, change], None)] == [True]
+    [found] = stretches([change], Place(at(90, 1, "r")))
+    assert found.above
+    below = stretches([opened(3, 70)], Place(at(90, 2, "r"), streamed=at(80, 2)))
+    assert [each.above for each in below] == [False]
+    two = stretches([opened(2, 70), opened(3, 60)], Place(at(90, 1, "r")))
+    assert [each.above for each in two] == [True, False]
+
+
+def test_a_change_at_the_highest_position_is_above() -> None:
+    assert [each.above for each in stretches([point(4, 6)], Place(at(6, 3)))] == [True]
+    assert [each.above for each in stretches([point(4, 6, op="r")], Place(at(6, 3)))] == [True]
+    assert [each.above for each in stretches([point(4, 5, op="r")], Place(at(6, 3)))] == [False]
+
+
+def test_rows_of_a_snapshot_that_come_again_are_in_no_stretch() -> None:
+    read, again = point(4, 9, op="r"), point(6, 9, op="r")
+    found = stretches([read, point(5, 12), again, point(7, 13)], Place(at(6, 3)))
+    assert [(each.first, each.last, each.above) for each in found] == [(4, 7, True)]
+    below = stretches([point(4, 2, op="r"), point(5, 9), point(6, 2, op="r")], Place(at(6, 3)))
+    assert [(each.first, each.last, each.above) for each in below] == [
+        (4, 4, False),
+        (5, 5, True),
+        (6, 6, False),
+    ]
+    known = Place(at(6, 3), snapshots=(point(0, 2, op="r").digits,))
+    assert stretches([point(4, 2, op="r")], known) == []
+
+
+def test_what_is_undecided_waits_and_the_rest_does_not() -> None:
+    first = decide([point(n, 10 + n, time=n) for n in range(5)])
+    undecided = [point(5, 12, time=2)]
+    found = decide(undecided, first.memory)
+    assert found.waits(STREAM, point(5, 12, time=2))
+    assert not found.waits(STREAM, point(4, 12, time=2)), "read before the highest position"
+    assert not found.waits(STREAM, point(6, 14, time=2)), "it has reached the highest position"
+    assert found.waits(STREAM, point(6, 13, time=2))
+    assert not found.waits(STREAM._replace(partition=1), point(6, 13, time=2))
+
+
+def test_an_undecided_change_of_an_open_transaction_waits_below_the_changes_before_it() -> None:
+    first = decide([point(0, 90, op="r", time=1), opened(1, 70, time=1)])
+    again = [opened(2, 60, time=1)]
+    found = decide(again, first.memory)
+    assert found.waits(STREAM, again[0])
+    assert not found.waits(STREAM, opened(3, 80, time=1))
+    quiet = decide([point(0, 90, op="r", time=1)])
+    assert not decide([opened(2, 60, time=1)], quiet.memory).waits(STREAM, opened(2, 60, time=1))
+
+
+def test_only_the_tables_that_are_behind_their_mirrors_wait() -> None:
+    stands = (Standing("t", 0, point(0, 100).digits, 50),)
+    batch = [point(0, 3, time=51), point(1, 4, time=40), point(2, 5, time=60)._replace(table="o")]
+    found = decide(batch, standing=lambda table: stands if table == "t" else ())
+    assert [found.waits(STREAM, each) for each in batch] == [True, False, False]
+    assert found.memory[STREAM].former == {"t": Former(stands[0].seq, 50, 0)}
+    both = decide(batch, standing=lambda _: stands)
+    assert [found.waits(STREAM, each) for each in batch] == [True, False, False]
+    assert both.memory[STREAM].former["o"].first == 2
+
+
+def test_all_changes_of_a_restart_are_rows_of_a_snapshot_or_not() -> None:
+    first = decide([point(n, 100 + n, time=n) for n in range(5)])
+    reads = [point(5, 3, time=50, op="r"), point(6, 3, time=50, op="r")]
+    assert decide(reads, first.memory).memory[STREAM].began == Began(5, ("t",), reads=True)
+    mixed = [*reads, point(7, 4, time=51)]
+    assert decide(mixed, first.memory).memory[STREAM].began == Began(5, ("t",), reads=False)
+    before = [point(4, 4, time=4), *reads]
+    assert decide(before, first.memory).memory[STREAM].began == Began(5, ("t",), reads=True)
+
+
+def test_snapshots_of_what_waits_are_not_remembered_as_applied() -> None:
+    stands = (Standing("t", 0, point(0, 100).digits, 50),)
+    applied = decide([point(0, 3, time=40, op="r")])
+    assert applied.memory[STREAM].snapshots == (point(0, 3, op="r").digits,)
+    waiting = decide([point(0, 3, time=51, op="r")], standing=lambda _: stands)
+    assert waiting.memory[STREAM].snapshots == ()

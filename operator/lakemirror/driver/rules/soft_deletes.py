@@ -43,11 +43,19 @@ def _beside(seq: bytes, opened: Origin | None, stored: Row) -> bytes:
 
 
 def forgetting(state: State, table: Table) -> State:
-    """Return a soft delete as it comes before a row that is back, which has none of the values it left."""
-    event = state.event
-    if event is None or not (table.soft and state.is_delete):
+    """Return a state as it comes before a row that is back, if a soft delete or a truncate was between them.
+
+    The row has none of the values that were left to the deleted one.
+    """
+    event, floor = state.event, table.floor_of_batch
+    if event is None or not table.soft:
         return state
-    nothing = Said(None, own(state.seq), opened=event.origin if state.unanchored else None)
+    if state.is_delete:
+        nothing = Said(None, own(state.seq), opened=event.origin if state.unanchored else None)
+    elif floor is not None and floor.removes(event.place):
+        nothing = Said(None, own(floor.seq))
+    else:
+        return state
     return state._replace(said=dict.fromkeys(state.said, nothing))
 
 
