@@ -146,6 +146,29 @@ def test_sequences_are_exact_where_a_change_may_be_older(tmp_path: Path) -> None
     ]
 
 
+def test_rows_of_several_buckets_are_looked_up_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakemirror.driver.engine.file_rows._FEW", 7)
+    table = filled(tmp_path, [*range(50)], [*range(60, 100)], [7, 8, 70])
+    store = Counting(table.path)
+    buckets = [keys(*range(start, 120, 3)) for start in range(3)]
+    together = look_up(store, table.mirror, keys(*range(120)))
+    opened = store.opened.total()
+    for bucket in buckets:
+        found, alone = together.among(bucket), look_up(table.files, table.mirror, bucket)
+        assert found.column("k0") == alone.column("k0")
+        assert found.column("__seq") == alone.column("__seq")
+        assert found.take(pa.array([5, 2])) == alone.take(pa.array([5, 2]))
+        some = np.array([1, 9, 20])
+        assert {path: rows.tolist() for path, rows in found.places(some).items()} == {
+            path: rows.tolist() for path, rows in alone.places(some).items()
+        }
+        assert found.hidden == {**alone.hidden, **found.hidden}
+    assert store.opened.total() <= opened + 3 + 3 * 2, "sequences were read once a file, and rows when taken"
+    assert together.among(keys(1000)).num_rows == 0
+
+
 # -- which rows are found ---------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ statistics of the log and of the Parquet footer leave room for a key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -58,6 +58,7 @@ class StoredRows:
     hidden: Mapping[str, BitMap64]
     since: bytes | None = None
     _loaded: dict[str, pa.Array] = field(default_factory=dict)
+    _among: tuple[StoredRows, Indices] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -77,6 +78,9 @@ class StoredRows:
 
     def column(self, name: str) -> pa.Array:
         """Return a column of all rows."""
+        if name not in self._loaded and self._among is not None:
+            others, numbers = self._among
+            self._loaded[name] = others.column(name).take(pa.array(numbers))
         if name not in self._loaded:
             kind = self.schema.field(name).type
             chunks = [chunk for part in self.parts for chunk in self._chunks(part, name, kind)]
@@ -99,7 +103,17 @@ class StoredRows:
     def select(self, names: Sequence[str]) -> StoredRows:
         """Return the same rows with some of their columns."""
         schema = pa.schema([self.schema.field(name) for name in names])
-        return StoredRows(schema, self.parts, self.hidden, self.since, self._loaded)
+        return replace(self, schema=schema)
+
+    def among(self, keys: Mapping[str, pa.Array]) -> StoredRows:
+        """Return those of the rows that have one of some keys: what `look_up` would return for them.
+
+        What is read of a column is kept for others: look up the keys of several buckets together, where one
+        task has them, and then those of each among them.
+        """
+        numbers = KeySearch(keys).find([self.column(name) for name in keys])
+        parts = [replace(part, rows=part.rows[mine]) for part, mine in self._by_part(numbers)]
+        return replace(self, parts=parts, _loaded={}, _among=(self, numbers))
 
     def take(self, numbers: pa.Array) -> pa.RecordBatch:
         """Return some of the rows with all of their columns, in the order of ``numbers``."""
@@ -108,7 +122,7 @@ class StoredRows:
         blocks = [
             pa.RecordBatch.from_arrays(each.columns, schema=self.schema)
             for part, mine in self._by_part(wanted)
-            for each in Part(part.file, part.group, part.rows[mine]).read(names)
+            for each in replace(part, rows=part.rows[mine]).read(names)
         ]
         if not blocks:
             return _nothing(self.schema)
