@@ -19,7 +19,7 @@ from lakemirror.driver import shapes
 from lakemirror.driver.parse.values.expressions import at_least, div, floor_div, let
 
 FIRST_DAY, LAST_DAY = -719162, 2932896  # 0001-01-01, 9999-12-31
-_PG_FIRST_DAY, _PG_LAST_DATE = -2440588, 2145031948  # 4714-11-24 BC, 5874897-12-31
+_PG_FIRST_DAY, _PG_LAST_DATE = -2440588, 2145042905  # 4714-11-24 BC, 5874897-12-31
 _PG_FIRST_YEAR, _PG_LAST_DATE_YEAR, _PG_LAST_TIMESTAMP_YEAR = -4713, 5874897, 294276
 # The last PostgreSQL timestamp that BIGINT microseconds can hold; PGStatement.DATE_POSITIVE_INFINITY.
 _POSITIVE_INFINITY = 9223372036825200000
