@@ -140,6 +140,8 @@ def test_sequences_are_exact_where_a_change_may_be_older(tmp_path: Path) -> None
     assert about[2:] == exact[2:]
     assert all(each < since for each in about[:2])
     assert found.take(pa.array([0, 1, 2, 3])).column("__seq").to_pylist() == exact
+    at_place = look_up(table.files, table.mirror, keys(1, 2, 4, 5), Change((), 3, 0, None).seq)
+    assert at_place.column("__seq").to_pylist() == exact, "the third row is not older than the third change"
     narrow = found.select(["__seq", "__origin"]).take(pa.array([1]))
     assert narrow.to_pylist() == [
         {"__seq": exact[1], "__origin": {"topic": "t", "partition": 0, "offset": 1}}

@@ -28,25 +28,33 @@ ONCE = settings(
 
 
 class Limits(NamedTuple):
-    """From how many bytes on files are large, up to which they are rewritten, and how many are many."""
+    """Up to how many bytes files are rewritten, without vectors and with them, and how many scraps may be."""
 
     small: int = 1 << 23
     little: int = 1 << 20
     few: int = 24
+    scrap: int = 1 << 22
 
 
 @contextmanager
 def limits(given: Limits) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_change, "SMALL", given.small)
+        patch.setattr(table_change, "_SCRAP", given.scrap)
         patch.setattr(table_change, "_LITTLE", given.little)
         patch.setattr(table_change, "_FEW", given.few)
         patch.setattr(table_change, "_WORTHWHILE", 2)
         yield
 
 
-LIMITS = [Limits(), Limits(little=0), Limits(little=5_000, few=3), Limits(5_000, 0, 2), Limits(1 << 23, 0, 2)]
-"""Files are rewritten; rows are hidden; both, and small files are combined."""
+LIMITS = [
+    Limits(),
+    Limits(little=0),
+    Limits(little=5_000, few=3),
+    Limits(little=0, few=2, scrap=5_000),
+    Limits(little=0, few=2),
+]
+"""Files are rewritten; rows are hidden; both, and scraps are combined."""
 
 
 @st.composite

@@ -93,7 +93,7 @@ def test_a_file_without_rows_is_taken_out_and_a_mirror_may_lose_all(tmp_path: Pa
         table.require_equal()
 
 
-def test_many_small_files_become_one(tmp_path: Path) -> None:
+def test_many_scraps_become_one_file(tmp_path: Path) -> None:
     table = OnDisk.of(tmp_path / "t", PLAIN)
     for number in range(25):
         assert not is_untidy(table.mirror)
@@ -118,7 +118,7 @@ def test_what_is_rewritten_is_written_in_parts(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("fit", "combined"), [(1, 0), (2, 2), (3, 3), (4, 4)])
-def test_small_files_are_combined_as_far_as_memory_allows(
+def test_scraps_are_combined_as_far_as_memory_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit: int, combined: int
 ) -> None:
     table = OnDisk.of(tmp_path / "t", PLAIN)

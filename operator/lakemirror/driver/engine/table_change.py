@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Final
 from uuid import UUID
 
@@ -32,17 +32,19 @@ from lakemirror.driver.writer.stores import Files
 from lakemirror.driver.writer.transaction import Change
 
 SMALL: Final = 8 * 1024 * 1024
-"""Maximum size, in bytes, of a small file, and of files that are rewritten in a mirror without vectors."""
+"""Maximum size, in bytes, of files that are rewritten together in a mirror without vectors."""
 _LITTLE: Final = 1024 * 1024
 """Maximum size, in bytes, of files that are rewritten together although rows may be hidden."""
+_SCRAP, _SCRAP_ROWS = 4 * 1024 * 1024, 100_000
+"""Size in bytes and number of rows below which a file is a scrap."""
 _FEW: Final = 24
-"""Maximum number of small files in a table. When there are more, they are combined."""
+"""Maximum number of scraps in a table. When there are more, they are combined."""
 _WORTHWHILE: Final = 4
 """Minimum number of files that are worth combining."""
 _DEAD: Final = 0.5
 """Share of hidden rows above which a file is rewritten."""
-_IN_MEMORY: Final = 128 * 1024 * 1024
-"""Size in memory, in bytes, at which rows become a file, and of small files that are combined."""
+_IN_MEMORY: Final = 96 * 1024 * 1024
+"""Size in memory, in bytes, at which rows become a file, and of scraps that are combined."""
 _UNPACKED: Final = 2
 """Rows are this many times larger in memory than in an uncompressed file: a guess."""
 
@@ -154,8 +156,8 @@ def _in_both(folded: Folded, stored: StoredRows, key: Sequence[str]) -> int:
 
 
 def is_untidy(mirror: MirrorFiles) -> bool:
-    """Return whether a mirror has many small files, or one most of whose rows are hidden."""
-    return len(_small(mirror.files)) > _FEW or any(hidden_in(each) > _dead(each) for each in mirror.files)
+    """Return whether a mirror has many scraps, or a file most of whose rows are hidden."""
+    return len(_scraps(mirror.files)) > _FEW or any(hidden_in(each) > _dead(each) for each in mirror.files)
 
 
 def tidied(
@@ -163,7 +165,7 @@ def tidied(
 ) -> TableChange:
     """Rewrite files of an untidy mirror, whose rows stay the same: for one that several buckets change."""
     worn = {each.path for each in mirror.files if hidden_in(each) > _dead(each)}
-    anew = _with_small(store, mirror, worn)
+    anew = _with_scraps(store, mirror, worn)
     nothing = pa.RecordBatch.from_pylist([], mirror.schema)
     added = _written(store, mirror, nothing, anew, {}, now, new_id)
     return TableChange(mirror.version, added, frozenset(each.path for each in anew), rearranges=True)
@@ -186,23 +188,28 @@ def _anew(store: Files, mirror: MirrorFiles, hidden: Mapping[str, BitMap64]) -> 
         chosen = {each.path for each in touched}
     else:
         chosen = {each.path for each in touched if len(hidden[each.path]) > _dead(each)}
-    return _with_small(store, mirror, chosen)
+    return _with_scraps(store, mirror, chosen)
 
 
-def _with_small(store: Files, mirror: MirrorFiles, chosen: Collection[str]) -> list[Add]:
-    """Return the chosen files, and if there are many other small ones, as many as fit into memory."""
-    small = _small(each for each in mirror.files if each.path not in chosen)
+def _with_scraps(store: Files, mirror: MirrorFiles, chosen: Collection[str]) -> list[Add]:
+    """Return the chosen files, and if there are many scraps beside them, as many as fit into memory."""
+    scraps = _scraps(each for each in mirror.files if each.path not in chosen)
     more: list[str] = []
-    if len(small) > _FEW:
-        sizes = accumulate(_UNPACKED * FileRows(store, each, mirror.layout).unpacked for each in small)
-        more = [each.path for each, size in zip(small, sizes, strict=True) if size <= _IN_MEMORY]
+    if len(scraps) > _FEW:
+        sizes = accumulate(_UNPACKED * FileRows(store, each, mirror.layout).unpacked for each in scraps)
+        fitting = takewhile(lambda each: each[1] <= _IN_MEMORY, zip(scraps, sizes, strict=False))
+        more = [each.path for each, _ in fitting]
     paths = {*chosen, *(more if len(more) >= _WORTHWHILE else ())}
     return [each for each in mirror.files if each.path in paths]
 
 
-def _small(files: Iterable[Add]) -> list[Add]:
-    """Return the small files, the smallest first."""
-    return sorted((each for each in files if each.size < SMALL), key=lambda each: each.size)
+def _scraps(files: Iterable[Add]) -> list[Add]:
+    """Return the files that are so small that many of them are better one, the smallest first.
+
+    What is written when memory is full has more rows, however well they are compressed: it is no scrap.
+    """
+    found = (each for each in files if each.size < _SCRAP and (each.rows or 0) < _SCRAP_ROWS)
+    return sorted(found, key=lambda each: each.size)
 
 
 def _dead(file: Add) -> float:
