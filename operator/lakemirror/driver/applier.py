@@ -92,6 +92,11 @@ class TableApplier:
         return self._table is None and self._held is None
 
     @property
+    def mirrored(self) -> MirroredTable | None:
+        """The table with its mirror, or None if nothing is applied to it."""
+        return self._table
+
+    @property
     def held(self) -> Held | None:
         """Why nothing is applied to the table, or None."""
         return self._held
@@ -241,6 +246,13 @@ class TableApplier:
             table.note_tombstones()
             by_hand = self._places.written(table, done.version) if self._places is not None else ()
             return replace(done, drift=(*done.drift, *by_hand))
+
+    def left_at(self, done: TableResult) -> TableResult:
+        """Note how a batch has left the mirror that something else than this has written."""
+        if self._table is None or self._places is None:
+            return done
+        by_hand = self._places.written(self._table, done.version)
+        return replace(done, drift=(*done.drift, *by_hand))
 
     def standing(self) -> list[Standing] | None:
         """Return the highest positions in the mirror and its tombstones, or None if there is no mirror."""

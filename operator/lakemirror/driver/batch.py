@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -30,6 +30,7 @@ from lakemirror.driver.checkpoint import identity, possession, tokens
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, logs_of, reach
 from lakemirror.driver.decision import Decision, Held
+from lakemirror.driver.engine.engine import Engine, Read
 from lakemirror.driver.errors import (
     BadRecordRefused,
     OffsetsTaken,
@@ -50,6 +51,7 @@ from lakemirror.driver.profile import epochs, positions, rewinds
 from lakemirror.driver.profile.admission import within_limits, without_foreign
 from lakemirror.driver.profile.overview import (
     Overview,
+    TableOverview,
     cannot_matter,
     overview,
     source_of,
@@ -93,6 +95,15 @@ class _Profiled:
     seen: Overview
     memory: Memory
     restarted: str | None = None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What Spark has applied of a batch: its records, what was decided about them, and what was done."""
+
+    given: _Profiled
+    decisions: Sequence[Decision]
+    written: Sequence[TableResult]
 
 
 class BatchApplier:
@@ -142,6 +153,8 @@ class BatchApplier:
         self._first = True
         self._began = 0.0
         self._ahead = LookAhead()
+        in_columns = target is DELTA and not self._again and Engine.is_asked_for(spark)
+        self._engine = Engine(spark, self._app_id, self._spec.order) if in_columns else None
 
     def _fixed(self, history: AuditHistory) -> Fixed:
         storage = open_storage(self._checkpoint, self._session)
@@ -180,20 +193,89 @@ class BatchApplier:
         self._began = time.monotonic()
         self._session = raw.sparkSession
         self._tables.use(raw.sparkSession)
-        parsed, all_seen = self._parse(raw)
+        if self._engine is not None and self._first:
+            self._engine.forget()
+        read = self._engine.read(raw, batch, self._memory) if self._engine is not None else None
+        if read is None or self._engine is None:
+            return self._apply(raw, batch, Read())
         try:
-            events, seen = self._without_applied(parsed, all_seen, batch)
-            self._require_newest(events, seen, batch)
-            given = self._profile(raw, batch, events, seen)
-            decisions = self._decide(given)
-            self._refuse_bad(given.seen, decisions)
+            return self._apply(raw, batch, read)
+        except BaseException:
+            self._engine.discard()
+            raise
+
+    def _apply(self, raw: DataFrame, batch: Batch, read: Read) -> BatchResult:
+        """Apply a batch of which the engine has ``read`` a part."""
+        parts: list[_Part] = []
+        parsed: list[DataFrame] = []
+        try:
+            given = None
+            if read.others or not read.topics:
+                given, read = self._given(raw, batch, read, parsed)
             with noted(self._session, batch):
-                self._keep_aside(given, decisions, rest=given.seen.bad + given.seen.held)
-                written = self._write(decisions, given)
+                if given is not None:
+                    decisions = self._decide(given)
+                    self._refuse_bad(given.seen, decisions)
+                    self._keep_aside(given, decisions, rest=given.seen.bad + given.seen.held)
+                results, overtaken = self._write_read(read, batch)
+                if given is not None:
+                    parts.append(_Part(given, decisions, self._write(decisions, given)))
+                if overtaken:
+                    parts.append(self._overtaken(raw, batch, read, overtaken, parsed))
+                    read = read.without(overtaken)
                 corrected = self._close_corrected(raw)
-                return replace(self._record(decisions, written, given), corrected=corrected)
+                result = self._record(parts, read, results, batch)
+                return replace(result, corrected=corrected)
         finally:
-            release(parsed)
+            for frame in parsed:
+                release(frame)
+
+    def _given(
+        self, raw: DataFrame, batch: Batch, read: Read, parsed: list[DataFrame]
+    ) -> tuple[_Profiled, Read]:
+        """Return the rest of the batch, profiled, and what the engine applies of it.
+
+        A table that has records in the rest, too, is left for Spark as a whole.
+        """
+        while True:
+            events, all_seen = self._parse(read.rest(raw))
+            parsed.append(events)
+            several = read.tables.keys() & {*all_seen.tables, *all_seen.apart}
+            if not several:
+                break
+            assert self._engine is not None
+            self._engine.discard(several)
+            read = read.without(several)
+        events, seen = self._without_applied(events, all_seen, batch)
+        self._require_newest(events, seen, batch)
+        return self._profile(raw, batch, events, seen), read
+
+    def _write_read(
+        self, read: Read, batch: Batch
+    ) -> tuple[Mapping[TableName, TableResult], Sequence[TableName]]:
+        """Commit what the engine has read.
+
+        Returns the results, and the tables that somebody else has changed in the meantime.
+        """
+        if self._engine is None or not read.tables:
+            return {}, ()
+        results, overtaken = self._engine.write(read, batch)
+        placed = {name: self._tables[name].left_at(each) for name, each in results.items()}
+        return placed, overtaken
+
+    def _overtaken(
+        self, raw: DataFrame, batch: Batch, read: Read, names: Collection[TableName], parsed: list[DataFrame]
+    ) -> _Part:
+        """Apply the records of tables that somebody else has changed since the engine has read them."""
+        mine = read.of(raw, names)
+        events, seen = self._parse(mine)
+        parsed.append(events)
+        given = self._profile(mine, batch, events, seen)
+        decisions = self._decide(given)
+        listed = ", ".join(sorted(map(str, names)))
+        self._refuse_bad(given.seen, decisions, f"nothing of {listed} was written")
+        self._keep_aside(given, decisions, rest=given.seen.bad + given.seen.held)
+        return _Part(given, decisions, self._write(decisions, given))
 
     # -- parse and profile ------------------------------------------------------------------------
 
@@ -490,41 +572,64 @@ class BatchApplier:
     # -- record -----------------------------------------------------------------------------------
 
     def _record(
-        self, decisions: Sequence[Decision], written: Sequence[TableResult], given: _Profiled
+        self,
+        parts: Sequence[_Part],
+        read: Read,
+        results: Mapping[TableName, TableResult],
+        batch: Batch,
     ) -> BatchResult:
         """Add up the outcomes of the batch's records and write them to the audit."""
-        seen, batch = given.seen, given.batch
-        merged = [each.name for each in decisions if each.plan and each.name in self._tables]
-        self._ahead.begin(self._tables[name].read_log for name in merged)
-        tables = {each.source: each for each in self._placed(written, given)}
-        tops = None if self._again else positions.tops(given.memory)
-        rest = _rest(seen, decisions)
-        result = BatchResult(batch.batch_id, rest, tables, tops, restarted=given.restarted)
-        require_accounted(result, seen.records)
+        memory = _remembered(self._memory, parts, read)
+        for part in parts:
+            merged = [each.name for each in part.decisions if each.plan and each.name in self._tables]
+            self._ahead.begin(self._tables[name].read_log for name in merged)
+        overviews = {str(name): each.overview for name, each in read.tables.items()}
+        tables = {each.source: each for each in self._placed(results.values(), overviews, memory)}
+        for part in parts:
+            overviews = {str(name): table for name, table in part.given.seen.tables.items()}
+            tables |= {each.source: each for each in self._placed(part.written, overviews, memory)}
+        tops = None if self._again else positions.tops(memory)
+        rest = _of_nothing(read.tombstones)
+        for part in parts:
+            rest += _rest(part.given.seen, part.decisions)
+        restarted = next((part.given.restarted for part in parts if part.given.restarted), None)
+        result = BatchResult(batch.batch_id, rest, tables, tops, restarted=restarted)
+        records = read.records + sum(part.given.seen.records for part in parts)
+        require_accounted(result, records)
         told = bool(result.tables or result.rest.quarantined)
         if self._again:
             result = without_open(result)
         if told:
-            memory = None if self._again else given.memory
+            kept = None if self._again else memory
             seconds = time.monotonic() - self._began
-            about = (self._session, self._checkpoint, batch, result, memory, seconds)
+            about = (self._session, self._checkpoint, batch, result, kept, seconds)
             audit.keep(*about, not_before=self._not_before)
         faults.reach("after-audit")
-        self._memory = given.memory
-        self._every = 1 + seen.records // _SORTED
+        self._memory = memory
+        self._every = 1 + records // _SORTED
         self._first = False
+        self._learn(parts)
         return result
 
-    def _placed(self, written: Sequence[TableResult], given: _Profiled) -> Iterator[TableResult]:
+    def _learn(self, parts: Sequence[_Part]) -> None:
+        """Let the engine learn from what Spark has applied."""
+        if self._engine is None:
+            return
+        for part in parts:
+            named = self._tables.mirrored_as
+            self._engine.learn(part.decisions, named, self._schemas)
+
+    def _placed(
+        self, written: Iterable[TableResult], seen: Mapping[str, TableOverview], memory: Memory
+    ) -> Iterator[TableResult]:
         """Yield the results, each with the positions of its table's changes."""
-        seen = {str(name): table for name, table in given.seen.tables.items()}
         by: str = self._spec.order.by
         made = by == GIVEN
         before = positions.streamed({} if self._again else self._memory)
         for each in written:
             table = seen[each.source]
             logs = {part.log for part in table.parts if part.log is not None} if table.unanchored else ()
-            snapshots = (positions.last_snapshot(given.memory, log) for log in logs)
+            snapshots = (positions.last_snapshot(memory, log) for log in logs)
             snapshot = max((at for at in snapshots if at is not None), default=None)
             found = reach(table.parts, before, given=made, snapshot=snapshot)
             aside = each.counts.quarantined + each.counts.refused
@@ -541,6 +646,8 @@ class BatchApplier:
         some of them.
         """
         self._tables.forget()
+        if self._engine is not None:
+            self._engine.forget()
         self._first = True
 
     def collect_tombstones(self, *, had_all_at: datetime | None) -> int:
@@ -605,6 +712,19 @@ class BatchApplier:
 def _both(some: frozenset[str] | None, others: frozenset[str] | None) -> frozenset[str] | None:
     """Return the logs of both, or None if those of one of them are unknown."""
     return None if some is None or others is None else some | others
+
+
+def _remembered(before: Memory, parts: Sequence[_Part], read: Read) -> Memory:
+    """Return what to remember of the streams after a batch, each part of which has looked at its own."""
+    found = {**before, **read.memory}
+    for part in parts:
+        found |= {stream: place for stream, place in part.given.memory.items() if place != before.get(stream)}
+    return found
+
+
+def _of_nothing(tombstones: int) -> Counts:
+    """Count Kafka tombstones that belong to no table."""
+    return Counts(records=tombstones, no_row_change=tombstones)
 
 
 def _app_id(pipeline: CdcPipeline, query_id: str) -> str:

@@ -116,6 +116,10 @@ class PipelineTables:
         if isinstance(found, Exception):
             self._unread[name] = found
 
+    def mirrored_as(self, name: TableName) -> MirroredTable | None:
+        """Return an open table with its mirror, or None if it is not open or has none."""
+        return self._tables[name].mirrored if name in self._tables else None
+
     def leaves_out(self, name: TableName) -> bool:
         """Return whether the manifest leaves a table out, without opening its mirror."""
         try:

@@ -23,28 +23,30 @@ from lakemirror.driver.columns.changes import MOMENT, none, schema_of
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.masks import Indices, Mask, mask_of
 from lakemirror.driver.columns.payloads import Payloads, are_utf8, decoded
-from lakemirror.driver.columns.places import Where, reading_of, times
+from lakemirror.driver.columns.places import Streams, Where, reading_of, times
 from lakemirror.driver.columns.structs import envelope_struct, row_struct
 from lakemirror.driver.columns.wires import Wire, wire_of
 from lakemirror.driver.rules.positions import WIDTH
 
 _OF_A_MOVE: Final = pa.array(["__debezium.newkey", "__debezium.oldkey"])
+_NO_STREAMS: Final = Streams(pa.nulls(0, pa.string()), pa.nulls(0, pa.string()))
 _LARGEST_OFFSET: Final = 2**63 - 2
 
 
 class Decoded(NamedTuple):
     """What a block of records says.
 
-    ``changes`` are the plain ones (`changes`), ``numbers`` the record of each in the block. ``tombstones``
-    are records without a value, which change no row, and ``odd`` those that are for the rules. If a table
-    cannot be in columns at all (`Facts.are_plain`), all of its records are odd, and ``changes`` has none of
-    its columns.
+    ``changes`` are the plain ones (`changes`), ``numbers`` the record of each in the block, and ``streams``
+    the stream that each is in. ``tombstones`` are records without a value, which change no row, and ``odd``
+    those that are for the rules. If a table cannot be in columns at all (`Facts.are_plain`), all of its
+    records are odd, and ``changes`` has none of its columns.
     """
 
     changes: pa.RecordBatch
     numbers: Indices
     tombstones: Indices
     odd: Indices
+    streams: Streams
 
 
 class Decoder:
@@ -80,14 +82,14 @@ class Decoder:
         is_tombstone = block.column("value").is_null().to_numpy(zero_copy_only=False)
         plain = ~is_tombstone & _are_usual(block) & self._facts.are_plain
         with _without_collecting():
-            changes, numbers = self._changes(block, np.flatnonzero(plain))
+            changes, numbers, streams = self._changes(block, np.flatnonzero(plain))
         odd = ~is_tombstone
         odd[numbers] = False
-        return Decoded(changes, numbers, np.flatnonzero(is_tombstone), np.flatnonzero(odd))
+        return Decoded(changes, numbers, np.flatnonzero(is_tombstone), np.flatnonzero(odd), streams)
 
-    def _changes(self, block: pa.RecordBatch, numbers: Indices) -> tuple[pa.RecordBatch, Indices]:
+    def _changes(self, block: pa.RecordBatch, numbers: Indices) -> tuple[pa.RecordBatch, Indices, Streams]:
         if not len(numbers):
-            return none(self._kinds), numbers
+            return none(self._kinds), numbers, _NO_STREAMS
         values, keys = (_texts(block.column(name), numbers) for name in ("value", "key"))
         events = decoded(self._values.of(values), self._read_value)
         keyed = decoded(self._keys.of(keys), self._read_key)
@@ -96,12 +98,12 @@ class Decoder:
             events, keyed = [events[i] for i in there], [keyed[i] for i in there]
             numbers = numbers[there]
         if not events:
-            return none(self._kinds), numbers
+            return none(self._kinds), numbers, _NO_STREAMS
         return self._columns(block, numbers, events, keyed)
 
     def _columns(
         self, block: pa.RecordBatch, numbers: Indices, events: list[Any], keyed: list[Any]
-    ) -> tuple[pa.RecordBatch, Indices]:
+    ) -> tuple[pa.RecordBatch, Indices, Streams]:
         ops = pa.array(map(attrgetter("op"), events), pa.string())
         deletes = mask_of(pc.equal(ops, "d"))
         rows = [each.after for each in events]
@@ -133,9 +135,11 @@ class Decoder:
             places.logs,
         ]
         found = pa.RecordBatch.from_arrays([*columns.values(), *meta], schema=schema_of(self._kinds))
+        streams = self._reading.streams(sources, self._facts.settings.ordering.by)
         if not odd.any():
-            return found, numbers
-        return found.filter(pa.array(~odd)), numbers[~odd]
+            return found, numbers, streams
+        plain = pa.array(~odd)
+        return found.filter(plain), numbers[~odd], Streams(*[each.filter(plain) for each in streams])
 
 
 def _arrays(rows: Sequence[Any], wires: Mapping[str, Wire]) -> tuple[dict[str, pa.Array], list[int]]:

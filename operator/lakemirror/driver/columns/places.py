@@ -25,13 +25,16 @@ from lakemirror.driver.rules.positions import (
     LAST_MICROS,
     NO_ORIGIN,
     WIDTH,
+    By,
     Origin,
     Source,
     epoch_at,
     has_position,
     identity,
+    log_of,
     misplaced,
     sequence,
+    server_of,
 )
 
 Bytes = npt.NDArray[np.uint8]
@@ -47,6 +50,16 @@ class Places(NamedTuple):
     seqs: Bytes
     logs: pa.Array
     odd: Mask
+
+
+class Streams(NamedTuple):
+    """The stream that each change is in, and the server that made it, both as far as they are known.
+
+    ``names`` are those of the logs that positions are of (`rules.positions.log_of`).
+    """
+
+    names: pa.Array
+    servers: pa.Array
 
 
 class Where(NamedTuple):
@@ -67,16 +80,17 @@ class Reading(NamedTuple):
 
     struct: type[msgspec.Struct]
     places: Callable[[Sequence[Any], Where, Settings], Places]
+    streams: Callable[[Sequence[Any], By], Streams]
 
 
 def reading_of(connector: str | None, table: TableName, settings: Settings) -> Reading:
     """Return how the places of a table's changes are read."""
     by = settings.ordering.by
     if connector == "postgresql" and by in ("auto", "lsn"):
-        return Reading(postgres_struct(table), _of_postgres)
+        return Reading(postgres_struct(table), _of_postgres, _streams_of_postgres)
     if connector in ("mysql", "mariadb") and by in ("auto", "binlog"):
-        return Reading(binlog_struct(table), _of_binlog)
-    return Reading(any_struct(table), _of_any)
+        return Reading(binlog_struct(table), _of_binlog, _streams_of_binlog)
+    return Reading(any_struct(table), _of_any, _streams_of_any)
 
 
 _PAIR: Final = r'^\[(?:null|"(?P<commit>[0-9]{1,18})"),(?:null|"(?P<last>[0-9]{1,18})")\]$'
@@ -139,7 +153,7 @@ def _of_any(sources: Sequence[Any], where: Where, settings: Settings) -> Places:
     by = settings.ordering.by
     made, logs, odd = [], [], np.zeros(len(sources), np.bool_)
     for number, each in enumerate(sources):
-        source = Source._make([getattr(each, name) for name in Source._fields])
+        source = _source(each)
         origin = where.origin(number)
         seq = bytes(WIDTH)
         if misplaced(source, origin, by=by) is None:
@@ -152,6 +166,37 @@ def _of_any(sources: Sequence[Any], where: Where, settings: Settings) -> Places:
         logs.append(identity(source, by))
     places = np.frombuffer(b"".join(made), np.uint8).reshape(-1, WIDTH)
     return Places(places, _logs(logs), odd)
+
+
+def _streams_of_postgres(sources: Sequence[Any], by: By) -> Streams:
+    names = [
+        None if each.lsn is None or each.snapshot == _INCREMENTAL else each.name or "" for each in sources
+    ]
+    servers = [each.system_identifier or each.timeline for each in sources]
+    if any(servers):
+        servers = [server_of(_source(each)) for each in sources]
+    return Streams(pa.array(names, pa.string()), pa.array(servers, pa.string()))
+
+
+def _streams_of_binlog(sources: Sequence[Any], by: By) -> Streams:
+    names = [None if each.snapshot == _INCREMENTAL else each.name or "" for each in sources]
+    servers = pa.array(map(attrgetter("server_id"), sources), pa.int64())
+    return Streams(
+        pa.array(names, pa.string()), pc.if_else(pc.equal(servers, 0), None, servers).cast(pa.string())
+    )
+
+
+def _streams_of_any(sources: Sequence[Any], by: By) -> Streams:
+    found = list(map(_source, sources))
+    names, servers = [log_of(each, by) for each in found], map(server_of, found)
+    return Streams(pa.array(names, pa.string()), pa.array(servers, pa.string()))
+
+
+_INCREMENTAL: Final = "incremental"
+
+
+def _source(block: Any) -> Source:
+    return Source._make([getattr(block, name, None) for name in Source._fields])
 
 
 def _put(places: Bytes, at: int, numbers: npt.NDArray[np.int64]) -> None:

@@ -57,7 +57,9 @@ def postgres_struct(table: TableName) -> type[msgspec.Struct]:
         "connector": Literal["postgresql"],
         "lsn": _POSITION | None,
         "sequence": str | None,
-        **_NAME_AND_TIMES,
+        "system_identifier": str | None,
+        "timeline": str | None,
+        **_ALWAYS,
     }
     return _block(mine, table)
 
@@ -70,7 +72,7 @@ def binlog_struct(table: TableName) -> type[msgspec.Struct]:
         "file": str,
         "server_id": _LONG | None,
         **numbers,
-        **_NAME_AND_TIMES,
+        **_ALWAYS,
     }
     return _block(mine, table)
 
@@ -80,13 +82,14 @@ def any_struct(table: TableName) -> type[msgspec.Struct]:
     return _block({**dict.fromkeys(_TEXTS, str | None), **dict.fromkeys(_INTEGERS, _LONG | None)}, table)
 
 
-_NAME_AND_TIMES: Final[Mapping[str, Any]] = {
+_ALWAYS: Final[Mapping[str, Any]] = {
     "name": str | None,
     "ts_us": _LONG | None,
     "ts_ms": _LONG | None,
+    "snapshot": str | None,
 }
-_UNREAD: Final = ("snapshot", "system_identifier", "timeline")
-"""Members that say nothing about a place, and that may be anything."""
+_UNREAD: Final = ("system_identifier", "timeline")
+"""Members that say nothing about a place in a binlog, and that may be anything."""
 
 
 def _block(mine: Mapping[str, Any], table: TableName) -> type[msgspec.Struct]:

@@ -398,6 +398,7 @@ def _are_reads(seen: Iterable[Stream], begun: Mapping[tuple[str, int], int], loo
     after = [
         point
         for stream in seen
+        if (stream.topic, stream.partition) in begun
         for point in look(stream)
         if point.offset >= begun.get((stream.topic, stream.partition), 2**63)
     ]

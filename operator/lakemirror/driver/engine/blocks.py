@@ -1,0 +1,254 @@
+"""The first stage of a batch's job: blocks of raw records become changes of tables, divided into buckets.
+
+What a stage hands on are parcels: rows that say for which task they are, what they contain, and their content
+as bytes. Nothing is raised for a record: a topic in which anything is not as it is believed is reported as
+odd, and its records are read by Spark.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemirror.driver.columns.decode import Decoder
+from lakemirror.driver.columns.facts import Facts
+from lakemirror.driver.columns.masks import Indices
+from lakemirror.driver.engine.believed import CONNECTORS, Believed
+from lakemirror.driver.engine.seen import NOTHING, Seen, seen
+
+RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "problem")
+"""The columns of raw records that the job reads."""
+PARCELS: Final = "target INT, what STRING, number INT, bucket INT, content BINARY"
+"""The schema of parcels. ``number`` is that of a table, ``bucket`` that of some of its keys."""
+SCHEMA: Final = pa.schema(
+    [
+        ("target", pa.int32()),
+        ("what", pa.string()),
+        ("number", pa.int32()),
+        ("bucket", pa.int32()),
+        ("content", pa.binary()),
+    ]
+)
+CHANGES, REPORT = "changes", "report"
+_MOST_DECODERS: Final = 2_000
+_DECODERS: dict[tuple[str, str], Decoder] = {}
+"""Decoders by the identity of what is believed and by the connector, kept between batches."""
+
+
+class Parcel(NamedTuple):
+    """What one task has for another."""
+
+    target: int
+    what: str
+    number: int
+    bucket: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a task has read of one topic: of a table, or of none that is believed (``number`` is -1).
+
+    ``records`` are all that it has read, ``tombstones`` those without a value. ``odd`` is the place of one
+    that is not as it is believed: then not all were read.
+    """
+
+    topic: str | None
+    number: int
+    records: int
+    tombstones: int = 0
+    odd: str | None = None
+    seen: Seen = NOTHING
+
+    def __or__(self, other: Report) -> Report:
+        return replace(
+            self,
+            records=self.records + other.records,
+            tombstones=self.tombstones + other.tombstones,
+            odd=self.odd or other.odd,
+            seen=self.seen | other.seen,
+        )
+
+
+@dataclass(frozen=True)
+class Dividing:
+    """How tables are divided among tasks: how many buckets each table has, and the number of tasks."""
+
+    buckets: Sequence[int]
+    tasks: int
+
+    def target(self, number: int, bucket: int) -> int:
+        """Return the task of a bucket."""
+        return (sum(self.buckets[:number]) + bucket) % self.tasks
+
+
+def divided(
+    blocks: Iterator[pa.RecordBatch], tables: Sequence[Believed], dividing: Dividing
+) -> Iterator[pa.RecordBatch]:
+    """Return the parcels of a partition of raw records."""
+    of_topic = {table.topic: number for number, table in enumerate(tables)}
+    reports: dict[str | None, Report] = {}
+    changes: dict[tuple[int, int], list[pa.RecordBatch]] = {}
+    now = time.time_ns() // 1000
+    for block in blocks:
+        for topic, records in _by_topic(block):
+            number = of_topic.get(topic, -1) if topic is not None else -1
+            before = reports.get(topic)
+            if number < 0 or (before is not None and before.odd):
+                report, found = Report(topic, number, records.num_rows), None
+            else:
+                report, found = _read(records, number, tables[number], now)
+            reports[topic] = report if before is None else before | report
+            if found is not None and found.num_rows:
+                for bucket, part in _buckets(found, tables[number], dividing.buckets[number]):
+                    changes.setdefault((number, bucket), []).append(part)
+    yield from _batches(_parcels(reports.values(), changes, dividing))
+
+
+def _parcels(
+    reports: Any, changes: Mapping[tuple[int, int], Sequence[pa.RecordBatch]], dividing: Dividing
+) -> Iterator[Parcel]:
+    odd = {each.number for each in reports if each.odd}
+    for each in reports:
+        yield Parcel(0, REPORT, each.number, 0, pickle.dumps(each))
+    for (number, bucket), parts in changes.items():
+        if number not in odd:
+            target = dividing.target(number, bucket)
+            yield Parcel(target, CHANGES, number, bucket, packed(parts))
+
+
+def _batches(parcels: Iterator[Parcel]) -> Iterator[pa.RecordBatch]:
+    """Return parcels as blocks for Spark, one by one, because each may be large."""
+    for each in parcels:
+        yield pa.RecordBatch.from_pylist([each._asdict()], SCHEMA)
+
+
+def packed(parts: Sequence[pa.RecordBatch]) -> bytes:
+    """Return blocks of one schema as one, in Arrow's format for streams."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, parts[0].schema) as out:
+        for each in parts:
+            out.write_batch(each)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def unpacked(content: bytes) -> list[pa.RecordBatch]:
+    """Return the blocks that `packed` wrote."""
+    return list(pa.ipc.open_stream(content))
+
+
+def _by_topic(block: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    """Yield the records of each topic. Records with a problem are in none."""
+    topics = block.column("topic")
+    if block.column("problem").null_count < block.num_rows:
+        topics = pc.if_else(block.column("problem").is_valid(), None, topics)
+    encoded = topics.dictionary_encode(null_encoding="encode")
+    names = encoded.dictionary.to_pylist()
+    if len(names) == 1:
+        yield names[0], block
+        return
+    codes = encoded.indices.to_numpy()
+    for code, name in enumerate(names):
+        yield name, block.take(pa.array(np.flatnonzero(codes == code)))
+
+
+def _read(
+    records: pa.RecordBatch, number: int, table: Believed, now: int
+) -> tuple[Report, pa.RecordBatch | None]:
+    decoder = _decoder(table, records.column("value"))
+    if decoder is None:  # there are only tombstones, or nobody knows the connector
+        tombstones = records.column("value").null_count
+        odd = _place(records, 0) if tombstones < records.num_rows else None
+        return Report(table.topic, number, records.num_rows, tombstones, odd), None
+    decoded = decoder.decode(records)
+    odd = _place(records, int(decoded.odd[0])) if len(decoded.odd) else None
+    report = Report(table.topic, number, records.num_rows, len(decoded.tombstones), odd)
+    if odd is not None:
+        return report, None
+    recorded = records.column("timestamp").take(pa.array(decoded.numbers))
+    found = seen(str(table.name), decoded.changes, decoded.streams, recorded, now)
+    return replace(report, seen=found), decoded.changes
+
+
+def _place(records: pa.RecordBatch, number: int) -> str:
+    return "/".join(str(records.column(name)[number].as_py()) for name in ("topic", "partition", "offset"))
+
+
+class _Source(msgspec.Struct):
+    connector: str
+
+
+class _Body(msgspec.Struct):
+    source: _Source | None = None
+    payload: _Body | None = None
+
+
+_read_body = msgspec.json.Decoder(_Body).decode
+
+
+def _decoder(table: Believed, values: pa.Array) -> Decoder | None:
+    """Return what reads records of a table: their connector is that of the first one."""
+    first = next((each for each in values if each.is_valid), None)
+    if first is None:
+        return None
+    try:
+        body = _read_body(first.as_py())
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    body = body.payload or body
+    connector = None if body.source is None else body.source.connector
+    if connector not in CONNECTORS:
+        return None
+    key = table.identity, str(connector)
+    if key not in _DECODERS:
+        if len(_DECODERS) >= _MOST_DECODERS:
+            _DECODERS.clear()
+        _DECODERS[key] = Decoder(_with_connector(table.facts, connector))
+    return _DECODERS[key]
+
+
+def _with_connector(facts: Facts, connector: str | None) -> Facts:
+    return replace(facts, connector=connector)
+
+
+def _buckets(changes: pa.RecordBatch, table: Believed, number: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the changes of each bucket. All changes of a key are in one."""
+    if number == 1:
+        yield 0, changes
+        return
+    buckets = _hashes([changes.column(name) for name in table.mirrored.key]) % number
+    for bucket in np.unique(buckets):
+        yield int(bucket), changes.take(pa.array(np.flatnonzero(buckets == bucket)))
+
+
+def _hashes(key: Sequence[pa.Array]) -> Indices:
+    """Return a number for each key: keys that are equal have the same one."""
+    found = np.zeros(len(key[0]), np.uint64)
+    for column in key:
+        if pa.types.is_integer(column.type):
+            mine = column.fill_null(0).to_numpy().astype(np.int64).view(np.uint64)
+        else:
+            mine = _hashes_of_texts(column)
+        found = (found ^ mine) * np.uint64(0x9E3779B97F4A7C15)
+        found ^= found >> np.uint64(29)
+    return (found >> np.uint64(2)).astype(np.int64)
+
+
+def _hashes_of_texts(column: pa.Array) -> Any:
+    if pa.types.is_floating(column.type):
+        column = pc.add(column, pa.scalar(0.0, column.type))  # 0.0 and -0.0 are one key
+    encoded = column.dictionary_encode()
+    values = encoded.dictionary
+    octets = values if pa.types.is_binary(values.type) else values.cast(pa.string())
+    numbers = [crc32(each.encode() if isinstance(each, str) else each) for each in octets.to_pylist()]
+    return np.array(numbers, np.uint64)[encoded.indices.fill_null(0).to_numpy()]

@@ -1,0 +1,233 @@
+"""The second stage of a batch's job: what the changes of a bucket of keys make of its mirror.
+
+A task gets the parcels of its buckets. For each, it looks up the stored rows, folds, and stores new files,
+which no reader sees before the driver commits them. What goes wrong with a bucket is its outcome; it does not
+touch the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.columns.fold import OUTCOMES, Bucket, Folded, fold
+from lakemirror.driver.columns.key_codes import key_codes
+from lakemirror.driver.columns.masks import Indices, mask_of
+from lakemirror.driver.columns.sequences import Sequences
+from lakemirror.driver.columns.stored import tombstones_schema
+from lakemirror.driver.engine.believed import Believed
+from lakemirror.driver.engine.blocks import REPORT, unpacked
+from lakemirror.driver.engine.mirror_files import MirrorFiles
+from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends, stored_ends
+from lakemirror.driver.engine.stored_rows import StoredRows, look_up, oldest
+from lakemirror.driver.engine.table_change import TableChange, change_of
+from lakemirror.driver.rules.values import Outcome
+from lakemirror.driver.times import AHEAD
+from lakemirror.driver.writer.stores import LocalFiles
+
+log = logging.getLogger(__name__)
+
+FOUND: Final = "what STRING, number INT, content BINARY"
+"""The schema of what the job returns: reports of the first stage, and outcomes of buckets."""
+OUTCOME: Final = "outcome"
+_SCHEMA: Final = pa.schema([("what", pa.string()), ("number", pa.int32()), ("content", pa.binary())])
+
+
+@dataclass(frozen=True)
+class Place:
+    """A mirror as the tasks have to know it: its folder, its files and its tombstones.
+
+    ``tolerance`` is how much later than a change its stored row may be before the change counts as out of
+    order, in microseconds.
+    """
+
+    folder: str
+    files: MirrorFiles
+    ends: Ends
+    tolerance: int
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The numbers of records with each outcome, and of keys and rows (`reduce.table.StateCounts`).
+
+    ``keys`` are those whose newest change is not forbidden, ``deletes`` those of them that are deleted, and
+    ``unborn`` those that are updated and that no change of the batch created.
+    """
+
+    outcomes: Mapping[Outcome, int]
+    keys: int = 0
+    deletes: int = 0
+    unborn: int = 0
+    out_of_order: int = 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """What becomes of a bucket: what happens to its table, and the tombstones (`columns.stored`).
+
+    ``error`` says why nothing was done; then there is no change.
+    """
+
+    bucket: int
+    change: TableChange | None = None
+    tombstones: pa.RecordBatch | None = None
+    counted: Counted = field(default_factory=lambda: Counted({}))
+    error: str | None = None
+
+
+def folded(
+    parcels: Iterator[pa.RecordBatch],
+    tables: Sequence[Believed],
+    places: Sequence[Place],
+    buckets: Sequence[int],
+) -> Iterator[pa.RecordBatch]:
+    """Return the reports that a task was given, and the outcome of each of its buckets."""
+    found: dict[tuple[int, int], list[bytes]] = {}
+    for block in parcels:
+        for each in block.to_pylist():
+            if each["what"] == REPORT:
+                yield _row(REPORT, each["number"], each["content"])
+            else:
+                found.setdefault((each["number"], each["bucket"]), []).append(each["content"])
+    for number, bucket in sorted(found):
+        contents = found.pop((number, bucket))
+        whole = buckets[number] == 1
+        done = _done(bucket, contents, tables[number], places[number], whole=whole)
+        yield _row(OUTCOME, number, pickle.dumps(done))
+
+
+def _row(what: str, number: int, content: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"what": what, "number": number, "content": content}], _SCHEMA)
+
+
+def _done(bucket: int, contents: Sequence[bytes], table: Believed, place: Place, *, whole: bool) -> Done:
+    try:
+        changes = pa.concat_batches([block for each in contents for block in unpacked(each)])
+        return _of_bucket(bucket, changes, table, place, whole=whole)
+    except Exception as error:  # whatever it is, today's engine takes the table
+        log.warning("table %s: %s", table.name, error, exc_info=True)
+        return Done(bucket, error=f"{type(error).__name__}: {error}")
+
+
+def _of_bucket(bucket: int, changes: pa.RecordBatch, table: Believed, place: Place, *, whole: bool) -> Done:
+    store, mirrored = LocalFiles(Path(place.folder)), table.mirrored
+    keys = [changes.column(name) for name in mirrored.key]
+    stored = look_up(store, place.files, dict(zip(mirrored.key, keys, strict=True)), oldest(changes))
+    ends = _ends(changes, table, place)
+    result = fold(Bucket(changes, stored, ends), mirrored)
+    now = time.time_ns() // 1_000_000
+    change = change_of(store, place.files, stored, result, mirrored.key, now, whole=whole)
+    counted = _counted(changes, stored, ends, result, table, place, change.inserted)
+    return Done(bucket, change, result.tombstones, counted)
+
+
+def _ends(changes: pa.RecordBatch, table: Believed, place: Place) -> pa.RecordBatch:
+    """Return the newest tombstones of the keys of changes that are not newer than all tombstones."""
+    mirrored = table.mirrored
+    none = pa.RecordBatch.from_pylist([], tombstones_schema(mirrored.kinds, mirrored.key))
+    if table.newest is None:
+        return none
+    old = np.flatnonzero(Sequences.of(changes).values <= np.bytes_(table.newest))
+    if not len(old):
+        return none
+    store = LocalFiles(Path(place.folder) / TOMBSTONES)
+    return stored_ends(store, place.ends, changes.take(pa.array(old)), mirrored.kinds, mirrored.key)
+
+
+def _counted(
+    changes: pa.RecordBatch,
+    stored: StoredRows,
+    ends: pa.RecordBatch,
+    result: Folded,
+    table: Believed,
+    place: Place,
+    inserted: int,
+) -> Counted:
+    numbers = np.bincount(result.outcomes, minlength=len(OUTCOMES))
+    outcomes = {each: int(number) for each, number in zip(OUTCOMES, numbers, strict=True)}
+    ops = changes.column("__op")
+    updates = bool(pc.any(pc.equal(ops, str(Op.UPDATE))).as_py())
+    stale = np.flatnonzero(result.outcomes == OUTCOMES.index(Outcome.STALE))
+    late = _out_of_order(changes, stored, ends, stale, table, place.tolerance) if len(stale) else 0
+    if not (inserted and updates):
+        return Counted(outcomes, out_of_order=late)
+    keys, deletes, unborn = _of_keys(changes, ops, ends, result, table)
+    return Counted(outcomes, keys, deletes, unborn, late)
+
+
+def _of_keys(
+    changes: pa.RecordBatch, ops: pa.Array, ends: pa.RecordBatch, result: Folded, table: Believed
+) -> tuple[int, int, int]:
+    """Return how many keys may write a row, how many are deleted, and how many are updated, not created."""
+    key = table.mirrored.key
+    (codes,), _ = key_codes([[changes.column(name) for name in key]])
+    order = Sequences.of(changes).order(codes)
+    sorted_codes = codes[order]
+    last = np.ones(len(order), np.bool_)
+    last[:-1] = sorted_codes[1:] != sorted_codes[:-1]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = last[:-1]
+    is_delete = mask_of(pc.equal(ops, str(Op.DELETE)))
+    is_update = mask_of(pc.equal(ops, str(Op.UPDATE)))
+    creates = mask_of(pc.is_in(ops, pa.array([str(Op.CREATE), str(Op.READ)])))
+    newest, oldest = order[last], order[first]
+    forbidden = _forbidden(changes, newest, ends, table)
+    deletes = is_delete[newest]
+    unborn = is_update[newest] & ~creates[oldest] & ~forbidden
+    return int((~forbidden | deletes).sum()), int(deletes.sum()), int(unborn.sum())
+
+
+def _forbidden(changes: pa.RecordBatch, newest: Indices, ends: pa.RecordBatch, table: Believed) -> Any:
+    """Return which changes, other than deletes, a tombstone forbids."""
+    found = np.zeros(len(newest), np.bool_)
+    if not ends.num_rows:
+        return found
+    mine, theirs = _beside(changes.take(pa.array(newest)), ends, table)
+    at = np.flatnonzero(theirs >= 0)
+    own, gone = Sequences.of(changes).values[newest[at]], Sequences.of_stored(ends).values[theirs[at]]
+    found[at] = own <= gone
+    return found & (mine >= 0)
+
+
+def _beside(changes: pa.RecordBatch, others: Any, table: Believed) -> tuple[Indices, Indices]:
+    """Return the code of the key of each change, and the number of the other thing that has it, or -1."""
+    key = table.mirrored.key
+    parts = [[each.column(name) for name in key] for each in (changes, others)]
+    (mine, theirs), size = key_codes(parts)
+    numbers = np.full(size, -1, np.int64)
+    numbers[theirs] = np.arange(len(theirs))
+    return mine, numbers[mine]
+
+
+def _out_of_order(
+    changes: pa.RecordBatch,
+    stored: StoredRows,
+    ends: pa.RecordBatch,
+    stale: Indices,
+    table: Believed,
+    tolerance: int,
+) -> int:
+    """Return how many changes were made more than the tolerance before what stands in their place."""
+    late = changes.take(pa.array(stale))
+    made = late.column("__event_time").view(pa.int64()).to_numpy()
+    latest = time.time_ns() // 1000 + AHEAD.total_seconds() * 1_000_000
+    found = np.zeros(len(stale), np.bool_)
+    for others in (stored, ends):
+        _, numbers = _beside(late, others, table)
+        at = np.flatnonzero(numbers >= 0)
+        if len(at):
+            times = others.column("__event_time").take(pa.array(numbers[at])).view(pa.int64())
+            stood = times.fill_null(-1).to_numpy()
+            found[at] |= (stood >= 0) & (stood <= latest) & (stood - made[at] > tolerance)
+    return int(found.sum())

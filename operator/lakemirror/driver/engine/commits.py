@@ -1,0 +1,136 @@
+"""Commits what a job has made of a table: its tombstones first, and then its rows."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lakemirror.driver import faults
+from lakemirror.driver.engine import table_change
+from lakemirror.driver.engine.buckets import Done
+from lakemirror.driver.engine.stored_ends import as_rows
+from lakemirror.driver.engine.table_change import TableChange, together
+from lakemirror.driver.raised import LakemirrorError
+from lakemirror.driver.rules.kinds import Kind
+from lakemirror.driver.writer import log_state
+from lakemirror.driver.writer.actions import Action, CommitInfo, Transaction
+from lakemirror.driver.writer.entry import Committed, commit
+from lakemirror.driver.writer.log_state import State
+from lakemirror.driver.writer.stores import LocalFiles, LocalLogStore
+from lakemirror.driver.writer.transaction import Change, prepare
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+"""How often rows are added to a table of our own that others change, too."""
+
+
+class Overtaken(LakemirrorError):
+    """Somebody else has changed a table since it was read."""
+
+
+@dataclass(frozen=True)
+class Author:
+    """Who commits: the application and number of the batch, and what a commit notes about it."""
+
+    app_id: str
+    number: int
+    note: Mapping[str, Any]
+
+
+class DeltaTable:
+    """A Delta table on a local disk, as its log says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files, self.log = LocalFiles(folder), LocalLogStore(folder / "_delta_log")
+        self._state: State | None = None
+
+    @property
+    def state(self) -> State | None:
+        """The table as it was last read, or None if there is none."""
+        return self._state
+
+    def refresh(self) -> State | None:
+        """Return the newest state. Raises NotPlain, and Damaged for a log that cannot be read."""
+        if self._state is not None:
+            self._state = log_state.advance(self.log, self._state)
+        if self._state is None:
+            self._state = log_state.read(self.log)
+        return self._state
+
+    def forget(self) -> None:
+        self._state = None
+
+    def commit(self, change: Change, author: Author, now: int) -> int:
+        """Commit a change to the state that is known, and return the version. Raises Overtaken."""
+        state = self._state
+        assert state is not None
+        prepared = prepare(state.snapshot, change, now)
+        for file in prepared.files:
+            self.files.write(file)
+        try:
+            return self._commit(state, prepared.actions, author, now)
+        except Overtaken:
+            for file in prepared.files:
+                self.files.delete(file.path)
+            raise
+
+    def _commit(self, state: State, actions: Sequence[Action], author: Author, now: int) -> int:
+        info = CommitInfo(
+            str(uuid.uuid4()), author.app_id, author.number, state.known.version, now, author.note or None
+        )
+        done = commit(self.log, state.known, info, actions)
+        if not isinstance(done, Committed) or done.known is None:
+            self._state = None
+            raise Overtaken(f"somebody else has changed {self.folder} since version {state.known.version}")
+        self._state = State(state.snapshot.after(actions), done.known)
+        return done.version
+
+    def append(self, rows: pa.RecordBatch, author: Author, now: int) -> int:
+        """Add rows, to whatever the table is by now, in a commit that belongs to no batch."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self.commit(Change(rows=[pa.Table.from_batches([rows])]), author, now)
+            except Overtaken:
+                if attempt == _ATTEMPTS - 1 or self.refresh() is None:
+                    raise
+        raise AssertionError
+
+
+def discard(folder: Path, done: Sequence[Done]) -> None:
+    """Delete the files of a change that is not going to be committed."""
+    table_change.discard(LocalFiles(folder), changes_in(done))
+
+
+def changes_in(done: Sequence[Done]) -> list[TableChange]:
+    """Return what the buckets of a table do to it."""
+    return [each.change for each in done if each.change is not None]
+
+
+def tombstones_of(
+    done: Sequence[Done], kinds: Mapping[str, Kind], key: Sequence[str], batch: int
+) -> pa.RecordBatch | None:
+    """Return the tombstones of a table's buckets as rows of their table, or None if there are none."""
+    parts = [each.tombstones for each in done if each.tombstones is not None and each.tombstones.num_rows]
+    if not parts:
+        return None
+    return as_rows(pa.concat_batches(parts), kinds, key, time.time_ns() // 1000, batch)
+
+
+def commit_rows(table: DeltaTable, done: Sequence[Done], author: Author) -> int:
+    """Commit the rows of a table, and return the version that has them. Raises Overtaken."""
+    change, now = together(changes_in(done)), time.time_ns() // 1_000_000
+    rows = {name: getattr(change, name) for name in ("inserted", "updated", "deleted")}
+    mark = Transaction(author.app_id, author.number, now)
+    noted = Author(author.app_id, author.number, {**author.note, "rows": rows})
+    version = table.commit(change.commit([mark]), noted, now)
+    faults.reach("after-rows")
+    return version

@@ -1,0 +1,447 @@
+"""Applies the plain changes of a batch, table by table, with one job for all of them.
+
+A batch that was planned shows what a table is like (`believed`). From then on its changes are read in
+columns, as long as all of its records are as expected. If one is not, all records of its topic are applied by
+Spark in the same batch, and what the job has made of the table is thrown away. So nothing here decides about
+records that are odd, about columns that change or about positions that start again.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.api.report import Counts
+from lakemirror.api.spec import Ordering
+from lakemirror.driver import faults
+from lakemirror.driver.columns.stored import rows_schema
+from lakemirror.driver.decision import Decision
+from lakemirror.driver.engine import job
+from lakemirror.driver.engine.believed import Believed, Learned, believed
+from lakemirror.driver.engine.blocks import Dividing, Report
+from lakemirror.driver.engine.buckets import Done, Place
+from lakemirror.driver.engine.commits import (
+    Author,
+    DeltaTable,
+    Overtaken,
+    changes_in,
+    commit_rows,
+    discard,
+    tombstones_of,
+)
+from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
+from lakemirror.driver.engine.seen import Seen
+from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends
+from lakemirror.driver.orders import Orders
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.profile import evidence
+from lakemirror.driver.profile.overview import Changes, Group, TableOverview
+from lakemirror.driver.profile.positions import Memory, Stream
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.results import TableResult
+from lakemirror.driver.rules import restarts
+from lakemirror.driver.rules.values import Outcome
+from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.tables.tombstones import raised
+from lakemirror.driver.writer.data_files import Layout
+from lakemirror.driver.writer.log_files import Damaged
+from lakemirror.driver.writer.log_state import NotPlain
+
+log = logging.getLogger(__name__)
+
+SETTING: Final = "spark.lakemirror.engine"
+"""A Spark setting: with the value ``columns``, plain changes are applied in columns."""
+_KEYS_A_BUCKET: Final = 50_000
+"""About how many changes of a table one task folds."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class _Table:
+    """A table that is applied in columns, between batches. ``changes`` is how many its last batch had."""
+
+    mirrored: MirroredTable
+    believed: Believed
+    rows: DeltaTable
+    ends: DeltaTable
+    orders: Orders
+    changes: int = 0
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What a job has made of one table. ``report`` is that of its topic."""
+
+    name: TableName
+    report: Report
+    done: Sequence[Done]
+    overview: TableOverview
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a job has made of a batch.
+
+    ``tables`` are those that can be committed, ``memory`` is what to remember of their streams, ``topics``
+    are those that are not left for Spark, as ``others`` records are. ``tombstones`` are Kafka tombstones of
+    topics without changes.
+    """
+
+    tables: Mapping[TableName, Plain] = field(default_factory=dict)
+    memory: Memory = field(default_factory=dict)
+    topics: frozenset[str] = frozenset()
+    tombstones: int = 0
+    others: int = 0
+
+    @property
+    def records(self) -> int:
+        """How many records the engine applies."""
+        return sum(each.report.records for each in self.tables.values()) + self.tombstones
+
+    def rest(self, raw: DataFrame) -> DataFrame:
+        """Return the records that are left for Spark."""
+        if not self.topics:
+            return raw
+        mine = F.col("topic").isin(sorted(self.topics)) & F.col("problem").isNull()
+        return raw.where(~F.coalesce(mine, F.lit(False)))
+
+    def of(self, raw: DataFrame, names: Collection[TableName]) -> DataFrame:
+        """Return the records of the topics of some tables."""
+        topics = [str(self.tables[name].report.topic) for name in names]
+        return raw.where(F.col("topic").isin(topics) & F.col("problem").isNull())
+
+    def without(self, names: Collection[TableName]) -> Read:
+        """Return the same without some tables, whose records are left for Spark."""
+        gone = [self.tables[name].report for name in names]
+        return replace(
+            self,
+            tables={name: each for name, each in self.tables.items() if name not in names},
+            memory={
+                stream: place
+                for stream, place in self.memory.items()
+                if stream.topic not in {each.topic for each in gone}
+            },
+            topics=self.topics - {str(each.topic) for each in gone},
+            others=self.others + sum(each.records for each in gone),
+        )
+
+
+class Engine:
+    """Keeps what is believed of tables between batches, and applies their plain changes. Not thread-safe.
+
+    ``app_id`` is the application whose batches are applied.
+    """
+
+    def __init__(self, spark: SparkSession, app_id: str, ordering: Ordering) -> None:
+        self._spark, self._app_id, self._ordering = spark, app_id, ordering
+        self._tables: dict[TableName, _Table] = {}
+        self._stored: dict[Path, Sequence[Done]] = {}
+        """The files stored for this batch, by the folder of their table, until a commit names them."""
+
+    @classmethod
+    def is_asked_for(cls, spark: SparkSession) -> bool:
+        """Return whether the session's settings ask for it."""
+        return (spark.conf.get(SETTING, "") or "") == "columns"
+
+    def forget(self) -> None:
+        """Believe nothing any more: somebody else may have changed mirrors."""
+        self._tables = {}
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def learn(
+        self,
+        decisions: Iterable[Decision],
+        mirrored: Callable[[TableName], MirroredTable | None],
+        documents: Mapping[int, str],
+    ) -> None:
+        """Learn from the decisions of a batch, once they are carried out."""
+        for each in decisions:
+            self._tables.pop(each.name, None)
+            table = mirrored(each.name)
+            if each.plan is None or table is None or each.bad or each.refused:
+                continue
+            try:
+                self._tables[each.name] = self._learned(each, table, documents)
+            except (NotForEngine, NotPlain, Damaged) as reason:
+                log.debug("table %s is not applied in columns: %s", each.name, reason)
+
+    def _learned(self, decision: Decision, table: MirroredTable, documents: Mapping[int, str]) -> _Table:
+        folder = _folder(table)
+        rows, ends = DeltaTable(folder), DeltaTable(folder / TOMBSTONES)
+        state = rows.refresh()
+        assert decision.plan is not None
+        if state is None:
+            raise NotForEngine("it has no mirror")
+        learned = Learned(table, decision.plan, state.snapshot, documents)
+        known = believed(learned, str(uuid.uuid4()))
+        MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=False), table.avoided)
+        return _Table(table, known, rows, ends, table.orders, decision.overview.events)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def read(self, raw: DataFrame, batch: Batch, memory: Memory) -> Read | None:
+        """Read a batch. Nothing that anybody reads is changed. Returns None if nothing is believed.
+
+        ``memory`` is what is remembered of the source's positions.
+        """
+        self._stored = {}
+        if not self._tables or batch.files:
+            return None
+        known = [each for each in self._tables.values() if self._refreshed(each)]
+        if not known:
+            return None
+        tables = [_now(each) for each in known]
+        dividing = self._dividing(known)
+        found = job.run(raw, tables, [self._place(each) for each in known], dividing)
+        plain: dict[TableName, Plain] = {}
+        remembered: dict[Stream, Any] = {}
+        topics, tombstones = set(), 0
+        for number, table in enumerate(tables):
+            report = found.reports.pop(table.topic, None)
+            if report is None:
+                continue
+            done = found.done.get(number, [])
+            try:
+                places = self._judged(table, report, done, memory)
+            except NotForEngine as reason:
+                log.debug("the changes of table %s are applied by Spark: %s", table.name, reason)
+                discard(known[number].rows.folder, done)
+                found.reports[table.topic] = report
+                continue
+            topics.add(table.topic)
+            known[number].changes = report.seen.records
+            if report.seen.records:
+                self._stored[known[number].rows.folder] = done
+                overview = _overview(table, report, known[number].orders)
+                plain[table.name] = Plain(table.name, report, done, overview)
+                remembered |= places
+            else:
+                tombstones += report.tombstones
+        others = sum(each.records for each in found.reports.values())
+        return Read(plain, remembered, frozenset(topics), tombstones, others)
+
+    def _refreshed(self, table: _Table) -> bool:
+        """Return whether a table is as it was left; otherwise nothing is believed of it any more."""
+        before = table.rows.state
+        try:
+            state = table.rows.refresh()
+            if table.mirrored.tombstone_summary.newest is not None:
+                table.ends.refresh()
+        except (NotPlain, Damaged) as error:
+            log.debug("table %s is not applied in columns: %s", table.believed.name, error)
+            state = None
+        if state is None or before is None or state.known != before.known:
+            del self._tables[table.believed.name]
+            return False
+        return True
+
+    def _dividing(self, tables: Sequence[_Table]) -> Dividing:
+        parallel = self._spark.sparkContext.defaultParallelism
+        buckets = [
+            min(parallel * 2, 1 + each.changes // _KEYS_A_BUCKET) if _may_hide(each) else 1 for each in tables
+        ]
+        return Dividing(buckets, max(1, min(parallel, sum(buckets))))
+
+    def _place(self, table: _Table) -> Place:
+        state, ends = table.rows.state, table.ends.state
+        assert state is not None
+        schema = rows_schema(table.believed.kinds, soft=False)
+        files = MirrorFiles.of(state.snapshot, schema, table.mirrored.avoided)
+        listed = Ends()
+        if ends is not None and table.mirrored.tombstone_summary.newest is not None:
+            listed = Ends(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
+        tolerance = table.mirrored.spec.ordering.tolerance_ms * 1000
+        return Place(str(table.rows.folder), files, listed, tolerance)
+
+    def _judged(self, table: Believed, report: Report, done: Sequence[Done], memory: Memory) -> Memory:
+        """Return what to remember of a table's streams. Raises NotForEngine if it is left for Spark."""
+        seen, streams = report.seen, report.seen.streams.keys()
+        failed = next((each.error for each in done if each.error), None)
+        reasons = {
+            f"the record {report.odd} is not plain": report.odd is not None,
+            f"a task failed: {failed}": failed is not None,
+            "not each change has an outcome": not _is_whole(seen, done),
+            "a tombstone that was collected may be newer": seen.ends is not None
+            and table.collected is not None
+            and seen.ends[0] <= table.collected,
+            "it has changes of a new stream": not streams <= memory.keys(),
+            "it has changes of another log": not {each.name for each in streams} <= table.logs,
+            "changes of its log are undecided": any(
+                _is_undecided(memory[each]) for each in memory if each.name in table.logs
+            ),
+        }
+        reason = next((reason for reason, applies in reasons.items() if applies), None)
+        if reason is not None:
+            raise NotForEngine(reason)
+        verdict = restarts.judge(seen.streams, _look, memory, self._ordering)
+        if verdict.held or verdict.begun:
+            raise NotForEngine("its positions may have started again")
+        return {stream: verdict.memory[stream] for stream in streams}
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def write(self, read: Read, batch: Batch) -> tuple[dict[TableName, TableResult], list[TableName]]:
+        """Commit what was read, table by table.
+
+        Returns the results, and the tables that somebody else has changed meanwhile: Spark has to apply them.
+        """
+        results, overtaken = {}, []
+        for name, plain in read.tables.items():
+            table = self._tables[name]
+            try:
+                results[name] = self._written(table, plain, batch)
+            except (Overtaken, NotPlain, Damaged, OSError) as error:
+                log.warning("table %s is applied by Spark: %s", name, error)
+                self._tables.pop(name, None)
+                overtaken.append(name)
+        return results, overtaken
+
+    def discard(self, names: Collection[TableName] | None = None) -> None:
+        """Delete the files that were stored for tables (None: for all) and that no commit has named."""
+        folders = [self._tables[name].rows.folder for name in names or () if name in self._tables]
+        for folder in list(self._stored) if names is None else folders:
+            discard(folder, self._stored.pop(folder, ()))
+
+    def _written(self, table: _Table, plain: Plain, batch: Batch) -> TableResult:
+        author = Author(self._app_id, batch.batch_id, batch.note)
+        self._write_tombstones(table, plain, author)
+        faults.reach("after-tombstones")
+        stored = self._stored.pop(table.rows.folder, ())  # from here on, they may be the table's
+        try:
+            version = commit_rows(table.rows, plain.done, author)
+        except Overtaken:
+            discard(table.rows.folder, stored)
+            raise
+        table.mirrored.applied(plain.overview)
+        table.mirrored.note_tombstones()
+        return _result(table, plain, version)
+
+    def _write_tombstones(self, table: _Table, plain: Plain, author: Author) -> None:
+        known = table.believed
+        rows = tombstones_of(plain.done, known.kinds, known.mirrored.key, author.number)
+        if rows is None:
+            return
+        summary = raised(
+            table.mirrored.tombstones.summary,
+            deletes=rows.num_rows,
+            last_delete=max(rows.column("seq").to_pylist()),
+        )
+        if table.ends.refresh() is None:
+            table.mirrored.tombstones.add(self._spark.createDataFrame(rows), summary)  # makes the table
+            return
+        table.ends.append(rows, Author(self._app_id, author.number, author.note), _millis())
+        table.mirrored.tombstones.summary = summary
+        table.mirrored.tombstones.exist = True
+
+
+def _look(stream: Stream) -> Any:
+    raise NotForEngine("positions of its stream fall back")
+
+
+def _is_undecided(place: Any) -> bool:
+    return bool(place.tail or place.unread or place.began or evidence.unreached(place) or place.former)
+
+
+def _is_whole(seen: Seen, done: Sequence[Done]) -> bool:
+    """Return whether each change has exactly one outcome."""
+    return seen.records == sum(sum(each.counted.outcomes.values()) for each in done)
+
+
+def _now(table: _Table) -> Believed:
+    """Return what is believed of a table, with its tombstones as they are by now."""
+    summary = table.mirrored.tombstone_summary
+    return replace(table.believed, newest=summary.newest, collected=summary.collected)
+
+
+def _may_hide(table: _Table) -> bool:
+    state = table.rows.state
+    return (
+        state is not None
+        and MirrorFiles.of(
+            state.snapshot, rows_schema(table.believed.kinds, soft=False), table.mirrored.avoided
+        ).may_hide
+    )
+
+
+def _folder(table: MirroredTable) -> Path:
+    """Return the folder of a mirror. Raises NotForEngine if it is not on a local disk."""
+    path = getattr(table.mirror, "path", None)
+    if path is None:
+        raise NotForEngine("its mirror is no Delta table")
+    local = str(path).removeprefix("file://")
+    if "://" in local or not local.startswith("/"):
+        raise NotForEngine("its mirror is not on a local disk")
+    return Path(local)
+
+
+def _overview(table: Believed, report: Report, orders: Orders) -> TableOverview:
+    seen = report.seen
+    assert seen.ends is not None
+    value, key = table.group
+    group = Group(value, key, seen.records, *seen.ends, shapes=None)
+    for stream, summary in seen.streams.items():
+        if summary.streamed is not None:
+            ends = (
+                bytes.fromhex(each) for each in (summary.tables[str(table.name)][0], summary.streamed.seq)
+            )
+            group.changes.append(Changes(stream.name, stream.topic, *ends))
+    return TableOverview(
+        table.name,
+        {group.identity: group},
+        events=seen.records,
+        orders=orders,
+        keyed=seen.records,
+        last_event_time=None if seen.latest is None else _EPOCH + timedelta(microseconds=seen.latest),
+        topics={table.topic},
+        parts=[each.part(place) for place, each in seen.parts.items()],
+        tombstone_records=report.tombstones,
+    )
+
+
+def _result(table: _Table, plain: Plain, version: int) -> TableResult:
+    """Return what a batch did to a table (`write.outcome.counted`)."""
+    numbers: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+    for each in plain.done:
+        for outcome, number in each.counted.outcomes.items():
+            numbers[outcome] += number
+    rows = {
+        name: sum(getattr(each, name) for each in changes_in(plain.done))
+        for name in ("inserted", "updated", "deleted")
+    }
+    keys, deletes, unborn = (
+        sum(getattr(each.counted, name) for each in plain.done) for name in ("keys", "deletes", "unborn")
+    )
+    tombstones = plain.report.tombstones
+    counts = Counts(
+        records=plain.report.records,
+        no_row_change=tombstones,
+        tombstone_records=tombstones,
+        applied=numbers[Outcome.APPLIED],
+        superseded=numbers[Outcome.SUPERSEDED],
+        stale=numbers[Outcome.STALE],
+        duplicates=numbers[Outcome.DUPLICATE],
+        out_of_order=sum(each.counted.out_of_order for each in plain.done),
+        absent_rows=min(unborn, max(0, rows["inserted"] - (keys - unborn - deletes))),
+        **rows,
+    )
+    return TableResult(
+        str(plain.name),
+        target=str(table.mirrored.location),
+        version=version,
+        counts=counts,
+        tombstones_retained=table.mirrored.tombstones.summary.retained,
+        last_event_time=plain.overview.last_event_time,
+    )
+
+
+def _millis() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)

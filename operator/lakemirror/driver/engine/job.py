@@ -1,0 +1,66 @@
+"""One Spark job for a batch, whatever the number of its tables: read, divide, fold."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakemirror.driver.engine.believed import Believed
+from lakemirror.driver.engine.blocks import PARCELS, RAW, REPORT, Dividing, Report, divided
+from lakemirror.driver.engine.buckets import FOUND, Done, Place, folded
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the job has found: a report of each topic, and the outcomes of buckets, by the table's number."""
+
+    reports: dict[str | None, Report]
+    done: dict[int, list[Done]]
+
+
+def run(raw: DataFrame, tables: Sequence[Believed], places: Sequence[Place], dividing: Dividing) -> Found:
+    """Read raw records, and make of the plain changes of tables what becomes of their mirrors.
+
+    Nothing that anybody reads is changed: new files are stored, and named by no log. Raises Spark's errors.
+    """
+    parcels = raw.select(*RAW).mapInArrow(_First(tables, dividing), PARCELS)
+    spread = parcels.repartitionById(dividing.tasks, F.col("target"))
+    rows = spread.mapInArrow(_Second(tables, places, dividing), FOUND).collect()
+    reports: dict[str | None, Report] = {}
+    done: dict[int, list[Done]] = {}
+    for row in rows:
+        content = pickle.loads(row["content"])
+        if row["what"] == REPORT:
+            before = reports.get(content.topic)
+            reports[content.topic] = content if before is None else before | content
+        else:
+            done.setdefault(row["number"], []).append(content)
+    return Found(reports, done)
+
+
+@dataclass(frozen=True)
+class _First:
+    """The first stage. A class, so that Spark pickles it by its name."""
+
+    tables: Sequence[Believed]
+    dividing: Dividing
+
+    def __call__(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return divided(blocks, self.tables, self.dividing)
+
+
+@dataclass(frozen=True)
+class _Second:
+    """The second stage."""
+
+    tables: Sequence[Believed]
+    places: Sequence[Place]
+    dividing: Dividing
+
+    def __call__(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return folded(blocks, self.tables, self.places, self.dividing.buckets)

@@ -1,0 +1,222 @@
+"""What blocks of changes say about the positions of their source. What two blocks say merges in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemirror.driver.codes import OWN_TOPICS, Op
+from lakemirror.driver.columns.masks import Indices, Mask, mask_of
+from lakemirror.driver.columns.places import Streams
+from lakemirror.driver.columns.sequences import Sequences
+from lakemirror.driver.consistent.reach import Part
+from lakemirror.driver.profile.positions import At, Stream
+from lakemirror.driver.rules.restarts import Span, Summary, merge
+from lakemirror.driver.times import AHEAD
+
+_MICRO: Final = timedelta(microseconds=1)
+_DAY: Final = timedelta(days=1) // _MICRO
+_AHEAD: Final = AHEAD // _MICRO
+
+Ends = tuple[bytes, bytes]
+"""The lowest and the highest of some sequences."""
+Place = tuple[str, int, str | None]
+"""A topic, a partition, and the log that positions are of, or None."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The changes of a table in a stream: the ends of what is in its order, and of what is not (`Part`)."""
+
+    streamed: Ends | None = None
+    beside: Ends | None = None
+    strays: bool = False
+
+    def __or__(self, other: Beside) -> Beside:
+        return Beside(
+            _both(self.streamed, other.streamed),
+            _both(self.beside, other.beside),
+            self.strays or other.strays,
+        )
+
+    def part(self, place: Place) -> Part:
+        """Return the same in the form in which a batch's reach is determined."""
+        topic, partition, name = place
+        ours = topic.startswith(OWN_TOPICS)
+        return Part(
+            None if name is None else Stream(topic, partition, name),
+            None if ours else name,
+            _digits(self.streamed),
+            _digits(self.beside),
+            self.strays,
+        )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a batch has of one table.
+
+    ``streams`` has the positions of each stream, ``parts`` what the table has in each. ``latest`` is the
+    latest time of a change that can be right (microseconds since 1970), ``ends`` the lowest and the highest
+    sequence, ``records`` the number of changes.
+    """
+
+    records: int = 0
+    streams: Mapping[Stream, Summary] = field(default_factory=dict)
+    parts: Mapping[Place, Beside] = field(default_factory=dict)
+    latest: int | None = None
+    ends: Ends | None = None
+
+    def __or__(self, other: Seen) -> Seen:
+        streams, parts = dict(self.streams), dict(self.parts)
+        for stream, summary in other.streams.items():
+            streams[stream] = merge(streams[stream], summary) if stream in streams else summary
+        for place, each in other.parts.items():
+            parts[place] = parts[place] | each if place in parts else each
+        latest = max((each for each in (self.latest, other.latest) if each is not None), default=None)
+        return Seen(self.records + other.records, streams, parts, latest, _both(self.ends, other.ends))
+
+
+NOTHING: Final = Seen()
+"""What no changes say."""
+
+
+def seen(table: str, changes: pa.RecordBatch, streams: Streams, recorded: pa.Array, now: int) -> Seen:
+    """Return what a block of changes of one table says.
+
+    ``recorded`` has the times of their records, and ``now`` is when they are read (microseconds since 1970).
+    """
+    if not changes.num_rows:
+        return NOTHING
+    sequences, times = Sequences.of(changes), changes.column("__event_time").view(pa.int64()).to_numpy()
+    own = np.minimum(recorded.cast(pa.timestamp("us", "UTC")).view(pa.int64()).fill_null(now).to_numpy(), now)
+    likely = times[times <= own + _AHEAD]
+    block = _Block(table, changes, streams, sequences, np.where(times > own + _DAY, -1, times))
+    parts, summaries = {}, {}
+    for place, numbers in _by_place(changes, streams):
+        parts[place] = block.beside(place, numbers)
+        if place[2] is not None:
+            summaries[Stream(place[0], place[1], place[2])] = block.summary(numbers)
+    ends = _ends(sequences.values)
+    return Seen(changes.num_rows, summaries, parts, int(likely.max()) if len(likely) else None, ends)
+
+
+def merged(found: Iterator[Seen]) -> Seen:
+    """Return what several blocks of one table say."""
+    return reduce(Seen.__or__, found, NOTHING)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block of changes. ``times`` are those of the source, -1 where it cannot be right."""
+
+    table: str
+    changes: pa.RecordBatch
+    streams: Streams
+    sequences: Sequences
+    times: npt.NDArray[np.int64]
+
+    def beside(self, place: Place, numbers: Indices) -> Beside:
+        reads = self._reads(numbers)
+        values = self.sequences.values[numbers]
+        streamed = ~reads if place[2] is not None else np.zeros(len(numbers), np.bool_)
+        strays = place[2] is None and not reads.all()
+        return Beside(_ends(values[streamed]), _ends(values[~streamed]), bool(strays))
+
+    def summary(self, numbers: Indices) -> Summary:
+        offsets = self.sequences.offsets[numbers]
+        if not (offsets[1:] >= offsets[:-1]).all():
+            numbers = numbers[np.argsort(offsets, kind="stable")]
+            offsets = self.sequences.offsets[numbers]
+        values, reads = self.sequences.values[numbers], self._reads(numbers)
+        low, _ = _required(values)
+        time, digits = self._latest(numbers), _hex(low)
+        of_reads = _ends(values[reads])
+        span = _span(values[~reads], offsets[~reads])
+        return Summary(
+            top=_top(values, offsets),
+            streamed=None if reads.all() else _top(values[~reads], offsets[~reads]),
+            last=int(offsets[-1]),
+            time=time,
+            servers=frozenset(self.streams.servers.take(pa.array(numbers)).drop_null().unique().to_pylist()),
+            tables={self.table: (digits, time)},
+            reads={} if of_reads is None else {self.table: (_hex(of_reads[0]), _hex(of_reads[1]))},
+            spans={} if span is None else {self.table: (span,)},
+        )
+
+    def _reads(self, numbers: Indices) -> Mask:
+        return mask_of(pc.equal(self.changes.column("__op"), str(Op.READ)))[numbers]
+
+    def _latest(self, numbers: Indices) -> int | None:
+        latest = int(self.times[numbers].max())
+        return None if latest < 0 else latest
+
+
+def _by_place(changes: pa.RecordBatch, streams: Streams) -> Iterator[tuple[Place, Indices]]:
+    """Yield the changes of each stream, and those of each partition that are in none."""
+    names = ("__topic", "__partition")
+    codes = np.zeros(changes.num_rows, np.int64)
+    for column in (*(changes.column(name) for name in names), streams.names):
+        encoded = column.dictionary_encode(null_encoding="encode")
+        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
+    for code in np.unique(codes):
+        numbers = np.flatnonzero(codes == code)
+        first = int(numbers[0])
+        topic, partition = (changes.column(name)[first].as_py() for name in names)
+        yield (topic, partition, streams.names[first].as_py()), numbers
+
+
+def _span(values: npt.NDArray[np.bytes_], offsets: Indices) -> Span | None:
+    """Return the span of changes in the order of their offsets."""
+    ends = _ends(values)
+    if ends is None:
+        return None
+    grows = bool((values[1:] >= values[:-1]).all())
+    return Span(int(offsets[0]), int(offsets[-1]), _hex(ends[0]), _hex(ends[1]), grows)
+
+
+def _top(values: npt.NDArray[np.bytes_], offsets: Indices) -> At:
+    _, top = _required(values)
+    return At(_hex(top), int(offsets[values == np.bytes_(top)].max()))
+
+
+def _ends(values: npt.NDArray[np.bytes_]) -> Ends | None:
+    if not len(values):
+        return None
+    if (values[1:] >= values[:-1]).all():
+        return _whole(values[0]), _whole(values[-1])
+    ordered = np.sort(values)
+    return _whole(ordered[0]), _whole(ordered[-1])
+
+
+def _required(values: npt.NDArray[np.bytes_]) -> Ends:
+    found = _ends(values)
+    assert found is not None
+    return found
+
+
+def _whole(value: np.bytes_) -> bytes:
+    """Return a sequence with the zeros at its end, which numpy leaves out."""
+    return bytes(value).ljust(26, b"\0")
+
+
+def _hex(value: bytes) -> str:
+    return value.hex()
+
+
+def _digits(ends: Ends | None) -> tuple[str, str] | None:
+    return None if ends is None else (ends[0].hex(), ends[1].hex())
+
+
+def _both(one: Ends | None, other: Ends | None) -> Ends | None:
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])

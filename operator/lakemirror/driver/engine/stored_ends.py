@@ -1,0 +1,139 @@
+"""The tombstones beside a mirror: those of some keys, and new ones as rows of their table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemirror.driver.columns.changes import MOMENT, key_of
+from lakemirror.driver.columns.kinds import to_arrow, to_values
+from lakemirror.driver.columns.masks import mask_of
+from lakemirror.driver.columns.sequences import Sequences
+from lakemirror.driver.columns.stored import ORIGIN, tombstones_schema
+from lakemirror.driver.engine.file_rows import FileRows
+from lakemirror.driver.rules.keys import encode
+from lakemirror.driver.rules.kinds import Kind
+from lakemirror.driver.writer import vectors
+from lakemirror.driver.writer.actions import Add
+from lakemirror.driver.writer.data_files import Layout
+from lakemirror.driver.writer.stores import Files
+
+ROWS: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("seq", pa.binary()),
+        ("at", MOMENT),
+        ("event_time", MOMENT),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("new_key", pa.string()),
+        ("image", pa.string()),
+        ("seqs", pa.map_(pa.string(), pa.binary())),
+        ("batch", pa.int64()),
+    ]
+)
+"""The schema of the table of tombstones (`tables.tombstones.TYPES`)."""
+DELETED: Final = "deleted"
+TOMBSTONES: Final = "_tombstones"
+"""The folder of the table of tombstones in that of its mirror."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The table of the tombstones of a mirror: the files that it has. There are none without one."""
+
+    layout: Layout | None = None
+    files: tuple[Add, ...] = ()
+
+
+def stored_ends(
+    store: Files, ends: Ends, changes: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
+) -> pa.RecordBatch:
+    """Return the newest tombstone of each key of some changes (`columns.stored`)."""
+    keys = _keys(changes, kinds, key)
+    texts = pa.array(list(keys), pa.string())
+    parts = []
+    layout = ends.layout
+    if layout is not None:
+        for rows in (block for add in ends.files for block in _rows_of(store, add, layout)):
+            mine = mask_of(pc.equal(rows.column("kind"), DELETED).fill_null(False))
+            mine &= mask_of(pc.is_in(rows.column("key"), value_set=texts))
+            if mine.any():
+                parts.append(rows.filter(pa.array(mine)))
+    if not parts:
+        return pa.RecordBatch.from_pylist([], tombstones_schema(kinds, key))
+    return _newest(pa.concat_batches(parts), keys, kinds, key)
+
+
+ORIGIN_NAMES: Final = ("topic", "partition", "offset")
+
+
+def _rows_of(store: Files, add: Add, layout: Layout) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file that are not hidden."""
+    file = FileRows(store, add, layout)
+    hidden = None if add.vector is None else vectors.read(add.vector, store.read)
+    for group in range(file.footer.num_row_groups):
+        for at, block in file.read(("kind", "key", "seq", "event_time", *ORIGIN_NAMES), group):
+            if hidden is None:
+                yield block
+                continue
+            shown = [at + i not in hidden for i in range(block.num_rows)]
+            yield block.filter(pa.array(shown, pa.bool_()))
+
+
+def _keys(
+    changes: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
+) -> dict[str, tuple[object, ...]]:
+    """Return the keys of changes by their text."""
+    columns = [to_values(changes.column(name), kinds[name]) for name in key]
+    mine = {name: kinds[name] for name in key}
+    found = {key_of(each): each for each in zip(*columns, strict=True)}.values()
+    return {encode(dict(zip(key, each, strict=True)), mine): each for each in found}
+
+
+def _newest(
+    rows: pa.RecordBatch,
+    keys: Mapping[str, tuple[object, ...]],
+    kinds: Mapping[str, Kind],
+    key: Sequence[str],
+) -> pa.RecordBatch:
+    codes = rows.column("key").dictionary_encode()
+    origins = pa.StructArray.from_arrays([rows.column(each) for each in ORIGIN_NAMES], fields=list(ORIGIN))
+    stood = pa.RecordBatch.from_arrays([rows.column("seq"), origins], names=["__seq", "__origin"])
+    order = Sequences.of_stored(stood).order(codes.indices.to_numpy().astype(np.int64))
+    ordered = codes.indices.to_numpy()[order]
+    last = np.ones(len(order), np.bool_)
+    last[:-1] = ordered[1:] != ordered[:-1]
+    chosen = pa.array(order[last])
+    named = [keys[each] for each in rows.column("key").take(chosen).to_pylist()]
+    columns = [to_arrow([each[i] for each in named], kinds[name]) for i, name in enumerate(key)]
+    columns += [each.take(chosen) for each in (rows.column("seq"), rows.column("event_time"), origins)]
+    return pa.RecordBatch.from_arrays(columns, schema=tombstones_schema(kinds, key))
+
+
+def as_rows(
+    found: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str], now: int, batch: int
+) -> pa.RecordBatch:
+    """Return tombstones as rows of their table, recorded ``now`` (microseconds since 1970) by a batch."""
+    number = found.num_rows
+    columns = [to_values(found.column(name), kinds[name]) for name in key]
+    mine = {name: kinds[name] for name in key}
+    texts = [encode(dict(zip(key, each, strict=True)), mine) for each in zip(*columns, strict=True)]
+    given = {
+        "kind": pa.array([DELETED] * number, pa.string()),
+        "key": pa.array(texts, pa.string()),
+        "seq": found.column("__seq"),
+        "at": pa.array([now] * number, pa.int64()).view(MOMENT),
+        "event_time": found.column("__event_time"),
+        **dict(zip(ORIGIN_NAMES, found.column("__origin").flatten(), strict=True)),
+        "batch": pa.array([batch] * number, pa.int64()),
+    }
+    arrays = [given.get(each.name, pa.nulls(number, each.type)) for each in ROWS]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
