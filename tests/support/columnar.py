@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,18 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakemirror.driver.columns import odd as odd_records
 from lakemirror.driver.columns import stored as in_columns
-from lakemirror.driver.columns.changes import digest, key_of, none
+from lakemirror.driver.columns.changes import key_of, none
 from lakemirror.driver.columns.decode import Decoded, Decoder
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.fold import OUTCOMES, Bucket, Folded, Mirrored, fold
 from lakemirror.driver.rules.batch import Applied, Mirror, apply
-from lakemirror.driver.rules.envelopes import debezium
-from lakemirror.driver.rules.envelopes.records import Bad, Change, NoRowChange, Record, Truncate
+from lakemirror.driver.rules.envelopes.records import Bad, Record
 from lakemirror.driver.rules.orders import Truncated
-from lakemirror.driver.rules.positions import Origin, identity
-from lakemirror.driver.rules.row_keys import keyed
-from lakemirror.driver.rules.rows import RowReader
+from lakemirror.driver.rules.positions import Origin
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Outcome, Row, Tombstone
 from tests.support.records import Record as Line
@@ -71,54 +68,17 @@ Found = list[Event] | Truncated | str | None
 
 def read(record: Record, facts: Facts) -> Found:
     """What the rules make of a record."""
-    found = debezium.classify(record, facts.settings)
-    if isinstance(found, NoRowChange):
-        return None
-    if isinstance(found, Bad):
-        return found.reason
-    if found.table != facts.table:
-        return "of another table"
-    if isinstance(found, Truncate):
-        return Truncated(found.seq, origin=record.origin, at=found.at)
-    if (found.schema, found.key_schema) != (facts.schema, facts.key_schema):
-        return "of another schema"
-    return _events(record, found, facts)
-
-
-def _events(record: Record, change: Change, facts: Facts) -> list[Event] | str:
-    of_key = keyed(change, record.key is not None, facts.key)
-    if isinstance(of_key, str):
-        return of_key
-    row, gaps, texts = {}, frozenset[str](), {}
-    if change.row is not None:
-        rows = RowReader(facts.columns, facts.settings.placeholder)
-        image = rows.read(change.row, may_have_gaps=change.may_have_gaps)
-        if isinstance(image, str):
-            return image
-        row, gaps, texts = dict(image.values), image.gaps, dict(image.texts)
-    if change.op == "d":
-        row, gaps, texts = {}, frozenset(), {}
-    log = identity(change.source, facts.settings.ordering.by)
-    event = Event(
-        key_of(of_key.key),
-        change.op if of_key.former is None else "c",
-        change.seq,
-        change.at,
-        record.origin,
-        row,
-        gaps,
-        texts,
-        old_key=of_key.old_key or of_key.former,
-        new_key=of_key.new_key,
-        unanchored=change.unanchored,
-        digest=digest(None if log is None else json.dumps(log), change.op, row, record.origin),
-    )
-    if of_key.former is None:
-        return [event]
-    half = event._replace(
-        key=of_key.former, op="d", row={}, gaps=frozenset(), old_key=None, new_key=of_key.key, is_half=True
-    )
-    return [event, half]
+    found = odd_records.read(record, facts)
+    match found:
+        case odd_records.Read():
+            return list(found.events)
+        case Bad():
+            return found.reason
+        case odd_records.Other():
+            return found.what
+        case Truncated():
+            return found
+    return None
 
 
 # -- in columns -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.engine.engine import SETTING
 from tests.support.agreement import by_rules, differences
-from tests.support.delivery import cut, parts
+from tests.support.delivery import parts
 from tests.support.histories import Shape, many, play
 from tests.support.mirroring import Mirroring
 

@@ -21,6 +21,7 @@ sequences     sequences and origins that compare, and the order of changes
 key_codes     numbers that stand for keys
 masks         truth values of many changes
 alike         which values are the same
+odd           records that are not plain, one by one
 fold          what changes make of the rows of their keys, and what became of each change
 ============  ============================================================================================
 

@@ -25,11 +25,11 @@ from lakemirror.driver.rules.envelopes.records import TableName as Named
 from lakemirror.driver.rules.kinds import Kind
 from lakemirror.driver.rules.orders import Kind as Order
 from lakemirror.driver.rules.row_keys import KeyOfTable
-from lakemirror.driver.rules.rows import Column
+from lakemirror.driver.rules.rows import Column, Unrepresentable
 from lakemirror.driver.rules.schemas import Field, fields_of_envelope, fields_of_struct
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.types import Placeholder
-from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY
+from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, GAPS_PROPERTY
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.writer import schema as of_delta
 from lakemirror.driver.writer.features import may_be_written
@@ -43,9 +43,10 @@ CONNECTORS: Final = ("postgresql", "mysql", "mariadb")
 class Believed:
     """A table whose changes are applied in columns.
 
-    ``number`` tells it from others in a job, ``identity`` tells these facts from earlier ones. ``logs`` are
-    the logs whose positions order its rows. ``group`` are the IDs of the schemas of its records' values and
-    keys. ``newest`` is the newest tombstone, ``collected`` the newest one that was collected.
+    ``identity`` tells these facts from earlier ones. ``logs`` are the logs whose positions order its rows.
+    ``group`` are the IDs of the schemas of its records' values and keys. ``may_have_gaps`` says that the
+    mirror is marked as one whose rows may lack values. ``newest`` is the newest tombstone, ``collected`` the
+    newest one that was collected.
     """
 
     name: TableName
@@ -55,6 +56,8 @@ class Believed:
     mirrored: Mirrored
     logs: frozenset[str]
     group: tuple[int | None, int | None]
+    unrepresentable: Unrepresentable = "quarantine"
+    may_have_gaps: bool = False
     newest: bytes | None = None
     collected: bytes | None = None
 
@@ -93,6 +96,8 @@ def believed(learned: Learned, identity: str) -> Believed:
         Mirrored(found, list(reading.key), Table(list(found), tracked, key=list(reading.key))),
         _logs(table.orders),
         next(iter(plan.seen.groups)),
+        reading.unrepresentable,
+        table.properties.get(GAPS_PROPERTY) == "true",
         summary.newest,
         summary.collected,
     )

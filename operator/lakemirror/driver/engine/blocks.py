@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -19,11 +20,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemirror.driver.columns import odd as odd_records
 from lakemirror.driver.columns.decode import Decoder
 from lakemirror.driver.columns.facts import Facts
+from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices
 from lakemirror.driver.engine.believed import CONNECTORS, Believed
-from lakemirror.driver.engine.seen import NOTHING, Seen, seen
+from lakemirror.driver.engine.seen import NOTHING, Seen, merged, seen, seen_alone
+from lakemirror.driver.rules.envelopes.records import Bad
+from lakemirror.driver.rules.keys import micros_of
+from lakemirror.driver.rules.positions import Origin, log_of, server_of, source_micros
+from lakemirror.driver.rules.restarts import Point, trusted
+from lakemirror.driver.rules.values import Event
 
 RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "problem")
 """The columns of raw records that the job reads."""
@@ -38,7 +46,8 @@ SCHEMA: Final = pa.schema(
         ("content", pa.binary()),
     ]
 )
-CHANGES, REPORT = "changes", "report"
+CHANGES, ODD, REPORT = "changes", "odd", "report"
+"""What parcels contain: plain changes in Arrow's format, events of odd records, or a `Report`."""
 _MOST_DECODERS: Final = 2_000
 _DECODERS: dict[tuple[str, str], Decoder] = {}
 """Decoders by the identity of what is believed and by the connector, kept between batches."""
@@ -98,32 +107,49 @@ def divided(
     of_topic = {table.topic: number for number, table in enumerate(tables)}
     reports: dict[str | None, Report] = {}
     changes: dict[tuple[int, int], list[pa.RecordBatch]] = {}
+    events: dict[tuple[int, int], list[Event]] = {}
     now = time.time_ns() // 1000
     for block in blocks:
         for topic, records in _by_topic(block):
             number = of_topic.get(topic, -1) if topic is not None else -1
             before = reports.get(topic)
             if number < 0 or (before is not None and before.odd):
-                report, found = Report(topic, number, records.num_rows), None
-            else:
-                report, found = _read(records, number, tables[number], now)
-            reports[topic] = report if before is None else before | report
+                reports[topic] = _both(before, Report(topic, number, records.num_rows))
+                continue
+            report, found, odd = _read(records, number, tables[number], now)
+            reports[topic] = _both(before, report)
+            of_table = dividing.buckets[number]
             if found is not None and found.num_rows:
-                for bucket, part in _buckets(found, tables[number], dividing.buckets[number]):
+                for bucket, part in _buckets(found, tables[number], of_table):
                     changes.setdefault((number, bucket), []).append(part)
-    yield from _batches(_parcels(reports.values(), changes, dividing))
+            for bucket, event in _buckets_of(odd, tables[number], of_table):
+                events.setdefault((number, bucket), []).append(event)
+    expected = {each.number for each in reports.values() if each.odd is None}
+    yield from _batches(_reported(reports.values()))
+    yield from _batches(_parcels(CHANGES, changes, packed, expected, dividing))
+    yield from _batches(_parcels(ODD, events, pickle.dumps, expected, dividing))
+
+
+def _both(before: Report | None, report: Report) -> Report:
+    return report if before is None else before | report
+
+
+def _reported(reports: Iterable[Report]) -> Iterator[Parcel]:
+    for each in reports:
+        yield Parcel(0, REPORT, each.number, 0, pickle.dumps(each))
 
 
 def _parcels(
-    reports: Any, changes: Mapping[tuple[int, int], Sequence[pa.RecordBatch]], dividing: Dividing
+    what: str,
+    found: Mapping[tuple[int, int], Any],
+    packing: Callable[[Any], bytes],
+    expected: Collection[int],
+    dividing: Dividing,
 ) -> Iterator[Parcel]:
-    odd = {each.number for each in reports if each.odd}
-    for each in reports:
-        yield Parcel(0, REPORT, each.number, 0, pickle.dumps(each))
-    for (number, bucket), parts in changes.items():
-        if number not in odd:
-            target = dividing.target(number, bucket)
-            yield Parcel(target, CHANGES, number, bucket, packed(parts))
+    """Yield what there is for each bucket of the tables in which all is as expected."""
+    for (number, bucket), parts in found.items():
+        if number in expected:
+            yield Parcel(dividing.target(number, bucket), what, number, bucket, packing(parts))
 
 
 def _batches(parcels: Iterator[Parcel]) -> Iterator[pa.RecordBatch]:
@@ -164,20 +190,67 @@ def _by_topic(block: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatc
 
 def _read(
     records: pa.RecordBatch, number: int, table: Believed, now: int
-) -> tuple[Report, pa.RecordBatch | None]:
+) -> tuple[Report, pa.RecordBatch | None, Sequence[Event]]:
+    """Return what records of a table are: a report, the plain changes, and the events of odd ones."""
     decoder = _decoder(table, records.column("value"))
     if decoder is None:  # there are only tombstones, or nobody knows the connector
         tombstones = records.column("value").null_count
         odd = _place(records, 0) if tombstones < records.num_rows else None
-        return Report(table.topic, number, records.num_rows, tombstones, odd), None
+        return Report(table.topic, number, records.num_rows, tombstones, odd), None, ()
     decoded = decoder.decode(records)
-    odd = _place(records, int(decoded.odd[0])) if len(decoded.odd) else None
-    report = Report(table.topic, number, records.num_rows, len(decoded.tombstones), odd)
-    if odd is not None:
-        return report, None
+    report = Report(table.topic, number, records.num_rows, len(decoded.tombstones))
     recorded = records.column("timestamp").take(pa.array(decoded.numbers))
-    found = seen(str(table.name), decoded.changes, decoded.streams, recorded, now)
-    return replace(report, seen=found), decoded.changes
+    found = [seen(str(table.name), decoded.changes, decoded.streams, recorded, now)]
+    events: list[Event] = []
+    for at, record in zip(decoded.odd, odd_records.records_in(records, decoded.odd), strict=True):
+        read = odd_records.read(record, table.facts, table.unrepresentable)
+        reason = _against(read, table)
+        if reason is not None or not isinstance(read, odd_records.Read):
+            place = "/".join(map(str, record.origin))
+            return replace(report, odd=f"{place} ({reason})"), None, ()
+        stood = records.column("timestamp")[int(at)].as_py()
+        found.append(_seen_alone(read, table, record.origin, stood, now))
+        events += read.events
+    return replace(report, seen=merged(iter(found))), decoded.changes, events
+
+
+def _against(read: odd_records.Found, table: Believed) -> str | None:
+    """Return why a record is left for Spark, or None for a change that the rules apply."""
+    match read:
+        case odd_records.Other():
+            return read.what
+        case Bad():
+            return read.reason
+        case odd_records.Read():
+            return _of_events(read, table)
+    return type(read).__name__
+
+
+def _of_events(read: odd_records.Read, table: Believed) -> str | None:
+    reasons = {
+        "its row changes its key": any(each.old_key or each.new_key for each in read.events),
+        "its place depends on a snapshot": read.change.unanchored,
+        "it lacks values": any(each.gaps for each in read.events) and not table.may_have_gaps,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+def _seen_alone(
+    read: odd_records.Read, table: Believed, origin: Origin, recorded: datetime | None, now: int
+) -> Seen:
+    change, by = read.change, table.facts.settings.ordering.by
+    own = now if recorded is None else min(micros_of(recorded), now)
+    point = Point(
+        str(table.name),
+        -1 if origin.offset is None else origin.offset,
+        change.op,
+        change.seq,
+        trusted(source_micros(change.source), own),
+        server_of(change.source),
+        change.unanchored,
+    )
+    place = origin.topic or "", -1 if origin.partition is None else origin.partition
+    return seen_alone((*place, log_of(change.source, by)), point, change.at, own)
 
 
 def _place(records: pa.RecordBatch, number: int) -> str:
@@ -229,6 +302,17 @@ def _buckets(changes: pa.RecordBatch, table: Believed, number: int) -> Iterator[
     buckets = _hashes([changes.column(name) for name in table.mirrored.key]) % number
     for bucket in np.unique(buckets):
         yield int(bucket), changes.take(pa.array(np.flatnonzero(buckets == bucket)))
+
+
+def _buckets_of(events: Sequence[Event], table: Believed, number: int) -> Iterator[tuple[int, Event]]:
+    """Yield events, each with the bucket of its key."""
+    if number == 1 or not events:
+        yield from ((0, each) for each in events)
+        return
+    key = table.mirrored.key
+    columns = [to_arrow([each.key[i] for each in events], table.kinds[name]) for i, name in enumerate(key)]
+    for bucket, each in zip(_hashes(columns) % number, events, strict=True):
+        yield int(bucket), each
 
 
 def _hashes(key: Sequence[pa.Array]) -> Indices:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,18 +21,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.columns.fold import OUTCOMES, Bucket, Folded, fold
+from lakemirror.driver.columns.changes import METADATA, none
+from lakemirror.driver.columns.fold import OUTCOMES, Bucket, fold
 from lakemirror.driver.columns.key_codes import key_codes
+from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices, mask_of
 from lakemirror.driver.columns.sequences import Sequences
 from lakemirror.driver.columns.stored import tombstones_schema
 from lakemirror.driver.engine.believed import Believed
-from lakemirror.driver.engine.blocks import REPORT, unpacked
+from lakemirror.driver.engine.blocks import CHANGES, ODD, REPORT, unpacked
 from lakemirror.driver.engine.mirror_files import MirrorFiles
 from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends, stored_ends
 from lakemirror.driver.engine.stored_rows import StoredRows, look_up, oldest
 from lakemirror.driver.engine.table_change import TableChange, change_of
-from lakemirror.driver.rules.values import Outcome
+from lakemirror.driver.rules.values import Event, Outcome
 from lakemirror.driver.times import AHEAD
 from lakemirror.driver.writer.stores import LocalFiles
 
@@ -93,13 +96,13 @@ def folded(
     buckets: Sequence[int],
 ) -> Iterator[pa.RecordBatch]:
     """Return the reports that a task was given, and the outcome of each of its buckets."""
-    found: dict[tuple[int, int], list[bytes]] = {}
+    found: dict[tuple[int, int], list[tuple[str, bytes]]] = {}
     for block in parcels:
         for each in block.to_pylist():
             if each["what"] == REPORT:
                 yield _row(REPORT, each["number"], each["content"])
             else:
-                found.setdefault((each["number"], each["bucket"]), []).append(each["content"])
+                found.setdefault((each["number"], each["bucket"]), []).append((each["what"], each["content"]))
     for number, bucket in sorted(found):
         contents = found.pop((number, bucket))
         whole = buckets[number] == 1
@@ -111,63 +114,95 @@ def _row(what: str, number: int, content: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"what": what, "number": number, "content": content}], _SCHEMA)
 
 
-def _done(bucket: int, contents: Sequence[bytes], table: Believed, place: Place, *, whole: bool) -> Done:
+def _done(
+    bucket: int, contents: Sequence[tuple[str, bytes]], table: Believed, place: Place, *, whole: bool
+) -> Done:
     try:
-        changes = pa.concat_batches([block for each in contents for block in unpacked(each)])
-        return _of_bucket(bucket, changes, table, place, whole=whole)
+        mine = [block for what, each in contents if what == CHANGES for block in unpacked(each)]
+        changes = pa.concat_batches(mine) if mine else none(table.kinds)
+        events = [event for what, each in contents if what == ODD for event in pickle.loads(each)]
+        return _of_bucket(bucket, changes, events, table, place, whole=whole)
     except Exception as error:  # whatever it is, today's engine takes the table
         log.warning("table %s: %s", table.name, error, exc_info=True)
         return Done(bucket, error=f"{type(error).__name__}: {error}")
 
 
-def _of_bucket(bucket: int, changes: pa.RecordBatch, table: Believed, place: Place, *, whole: bool) -> Done:
+def _of_bucket(
+    bucket: int,
+    changes: pa.RecordBatch,
+    events: Sequence[Event],
+    table: Believed,
+    place: Place,
+    *,
+    whole: bool,
+) -> Done:
     store, mirrored = LocalFiles(Path(place.folder)), table.mirrored
-    keys = [changes.column(name) for name in mirrored.key]
-    stored = look_up(store, place.files, dict(zip(mirrored.key, keys, strict=True)), oldest(changes))
-    ends = _ends(changes, table, place)
-    result = fold(Bucket(changes, stored, ends), mirrored)
+    stood = _stood(changes, events, table)
+    keys = {name: stood.column(name) for name in mirrored.key}
+    stored = look_up(store, place.files, keys, oldest(stood))
+    ends = _ends(stood, table, place)
+    result = fold(Bucket(changes, stored, ends, events), mirrored)
     now = time.time_ns() // 1_000_000
     change = change_of(store, place.files, stored, result, mirrored.key, now, whole=whole)
-    counted = _counted(changes, stored, ends, result, table, place, change.inserted)
+    records = [outcome for outcome, event in zip(result.of_odd, events, strict=True) if not event.is_half]
+    outcomes = [OUTCOMES[each] for each in result.outcomes] + records
+    counted = _counted(stood, outcomes, stored, ends, table, place, change.inserted)
     return Done(bucket, change, result.tombstones, counted)
+
+
+def _stood(changes: pa.RecordBatch, events: Sequence[Event], table: Believed) -> pa.RecordBatch:
+    """Return the keys and the metadata of all changes, plain ones first. Halves of changes are none."""
+    key, names = table.mirrored.key, [name for name, _ in METADATA]
+    plain = changes.select([*key, *names])
+    records = [each for each in events if not each.is_half]
+    if not records:
+        return plain
+    columns = [to_arrow([each.key[i] for each in records], table.kinds[name]) for i, name in enumerate(key)]
+    given = {
+        "__seq": [each.seq for each in records],
+        "__op": [str(each.op) for each in records],
+        "__event_time": [each.at for each in records],
+        "__topic": [each.origin.topic for each in records],
+        "__partition": [each.origin.partition for each in records],
+        "__offset": [each.origin.offset for each in records],
+        "__log": [None] * len(records),
+    }
+    columns += [pa.array(given[name], kind) for name, kind in METADATA]
+    return pa.concat_batches([plain, pa.RecordBatch.from_arrays(columns, schema=plain.schema)])
 
 
 def _ends(changes: pa.RecordBatch, table: Believed, place: Place) -> pa.RecordBatch:
     """Return the newest tombstones of the keys of changes that are not newer than all tombstones."""
     mirrored = table.mirrored
-    none = pa.RecordBatch.from_pylist([], tombstones_schema(mirrored.kinds, mirrored.key))
-    if table.newest is None:
-        return none
-    old = np.flatnonzero(Sequences.of(changes).values <= np.bytes_(table.newest))
-    if not len(old):
-        return none
-    store = LocalFiles(Path(place.folder) / TOMBSTONES)
-    return stored_ends(store, place.ends, changes.take(pa.array(old)), mirrored.kinds, mirrored.key)
+    if table.newest is not None:
+        old = np.flatnonzero(Sequences.of(changes).values <= np.bytes_(table.newest))
+        if len(old):
+            store = LocalFiles(Path(place.folder) / TOMBSTONES)
+            some = changes.take(pa.array(old))
+            return stored_ends(store, place.ends, some, mirrored.kinds, mirrored.key)
+    return pa.RecordBatch.from_pylist([], tombstones_schema(mirrored.kinds, mirrored.key))
 
 
 def _counted(
     changes: pa.RecordBatch,
+    outcomes: Sequence[Outcome],
     stored: StoredRows,
     ends: pa.RecordBatch,
-    result: Folded,
     table: Believed,
     place: Place,
     inserted: int,
 ) -> Counted:
-    numbers = np.bincount(result.outcomes, minlength=len(OUTCOMES))
-    outcomes = {each: int(number) for each, number in zip(OUTCOMES, numbers, strict=True)}
-    ops = changes.column("__op")
-    updates = bool(pc.any(pc.equal(ops, str(Op.UPDATE))).as_py())
-    stale = np.flatnonzero(result.outcomes == OUTCOMES.index(Outcome.STALE))
+    stale = np.flatnonzero([each is Outcome.STALE for each in outcomes])
     late = _out_of_order(changes, stored, ends, stale, table, place.tolerance) if len(stale) else 0
-    if not (inserted and updates):
-        return Counted(outcomes, out_of_order=late)
-    keys, deletes, unborn = _of_keys(changes, ops, ends, result, table)
-    return Counted(outcomes, keys, deletes, unborn, late)
+    numbers, ops = Counter(outcomes), changes.column("__op")
+    if not inserted or not pc.any(pc.equal(ops, str(Op.UPDATE))).as_py():
+        return Counted(numbers, out_of_order=late)
+    keys, deletes, unborn = _of_keys(changes, ops, ends, table)
+    return Counted(numbers, keys, deletes, unborn, late)
 
 
 def _of_keys(
-    changes: pa.RecordBatch, ops: pa.Array, ends: pa.RecordBatch, result: Folded, table: Believed
+    changes: pa.RecordBatch, ops: pa.Array, ends: pa.RecordBatch, table: Believed
 ) -> tuple[int, int, int]:
     """Return how many keys may write a row, how many are deleted, and how many are updated, not created."""
     key = table.mirrored.key

@@ -19,7 +19,7 @@ from lakemirror.driver.columns.places import Streams
 from lakemirror.driver.columns.sequences import Sequences
 from lakemirror.driver.consistent.reach import Part
 from lakemirror.driver.profile.positions import At, Stream
-from lakemirror.driver.rules.restarts import Span, Summary, merge
+from lakemirror.driver.rules.restarts import Point, Span, Summary, merge, summary
 from lakemirror.driver.times import AHEAD
 
 _MICRO: Final = timedelta(microseconds=1)
@@ -77,8 +77,8 @@ class Seen:
 
     def __or__(self, other: Seen) -> Seen:
         streams, parts = dict(self.streams), dict(self.parts)
-        for stream, summary in other.streams.items():
-            streams[stream] = merge(streams[stream], summary) if stream in streams else summary
+        for stream, found in other.streams.items():
+            streams[stream] = merge(streams[stream], found) if stream in streams else found
         for place, each in other.parts.items():
             parts[place] = parts[place] | each if place in parts else each
         latest = max((each for each in (self.latest, other.latest) if each is not None), default=None)
@@ -107,6 +107,17 @@ def seen(table: str, changes: pa.RecordBatch, streams: Streams, recorded: pa.Arr
             summaries[Stream(place[0], place[1], place[2])] = block.summary(numbers)
     ends = _ends(sequences.values)
     return Seen(changes.num_rows, summaries, parts, int(likely.max()) if len(likely) else None, ends)
+
+
+def seen_alone(place: Place, point: Point, at: int | None, recorded: int) -> Seen:
+    """Return what one change says that was read at a place, made at ``at`` and recorded at ``recorded``."""
+    is_streamed = place[2] is not None and not point.is_read
+    ends = point.seq, point.seq
+    streams = {} if place[2] is None else {Stream(place[0], place[1], place[2]): summary([point])}
+    strays = place[2] is None and not point.is_read
+    parts = {place: Beside(ends if is_streamed else None, None if is_streamed else ends, strays)}
+    latest = at if at is not None and at <= recorded + _AHEAD else None
+    return Seen(1, streams, parts, latest, ends)
 
 
 def merged(found: Iterator[Seen]) -> Seen:

@@ -1,0 +1,102 @@
+"""Records that are not plain, read by the rules one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.columns.changes import digest, key_of
+from lakemirror.driver.columns.facts import Facts
+from lakemirror.driver.columns.masks import Indices
+from lakemirror.driver.rules.envelopes import debezium
+from lakemirror.driver.rules.envelopes.records import Bad, Change, NoRowChange, Record, Truncate
+from lakemirror.driver.rules.orders import Truncated
+from lakemirror.driver.rules.positions import Origin, identity
+from lakemirror.driver.rules.row_keys import keyed
+from lakemirror.driver.rules.rows import RowReader, Unrepresentable
+from lakemirror.driver.rules.values import Event
+
+
+class Other(NamedTuple):
+    """A record of something else than is known of its table: of another table, or with another schema."""
+
+    what: str
+
+
+class Read(NamedTuple):
+    """A change, as its record says it, and its events: one, or two if an update changes its row's key."""
+
+    change: Change
+    events: tuple[Event, ...]
+
+
+Found = Read | Truncated | Bad | NoRowChange | Other
+"""What a record is. A change that cannot be applied is bad."""
+
+
+def read(record: Record, facts: Facts, unrepresentable: Unrepresentable = "quarantine") -> Found:
+    """Return what the rules make of a record of a table."""
+    found = debezium.classify(record, facts.settings)
+    if isinstance(found, NoRowChange | Bad):
+        return found
+    if found.table != facts.table:
+        return Other("of another table")
+    if isinstance(found, Truncate):
+        return Truncated(found.seq, origin=record.origin, at=found.at)
+    if (found.schema, found.key_schema) != (facts.schema, facts.key_schema):
+        return Other("of another schema")
+    return _change(record, found, facts, unrepresentable)
+
+
+def records_in(block: pa.RecordBatch, numbers: Indices) -> Iterator[Record]:
+    """Yield some of the raw records of a block."""
+    for each in block.take(pa.array(numbers)).to_pylist():
+        headers = tuple((header["key"], header["value"]) for header in each.get("headers") or ())
+        origin = Origin(each["topic"], each["partition"], each["offset"])
+        yield Record(each["value"], each["key"], headers, origin)
+
+
+def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrepresentable) -> Found:
+    of_key = keyed(change, record.key is not None, facts.key)
+    if isinstance(of_key, str):
+        return Bad(of_key, change.table)
+    row, gaps, texts = {}, frozenset[str](), {}
+    if change.row is not None:
+        rows = RowReader(facts.columns, facts.settings.placeholder)
+        image = rows.read(change.row, unrepresentable=unrepresentable, may_have_gaps=change.may_have_gaps)
+        if isinstance(image, str):
+            return Bad(image, change.table)
+        row, gaps, texts = dict(image.values), image.gaps, dict(image.texts)
+    if change.op == Op.DELETE:
+        row, gaps, texts = {}, frozenset(), {}
+    log = identity(change.source, facts.settings.ordering.by)
+    event = Event(
+        key_of(of_key.key),
+        change.op if of_key.former is None else str(Op.CREATE),
+        change.seq,
+        change.at,
+        record.origin,
+        row,
+        gaps,
+        texts,
+        old_key=of_key.old_key or of_key.former,
+        new_key=of_key.new_key,
+        unanchored=change.unanchored,
+        digest=digest(None if log is None else json.dumps(log), change.op, row, record.origin),
+    )
+    if of_key.former is None:
+        return Read(change, (event,))
+    half = event._replace(
+        key=of_key.former,
+        op=str(Op.DELETE),
+        row={},
+        gaps=frozenset(),
+        old_key=None,
+        new_key=of_key.key,
+        is_half=True,
+    )
+    return Read(change, (event, half))
