@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,11 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.engine.engine import SETTING
 from tests.support.agreement import by_rules, differences
-from tests.support.delivery import parts
-from tests.support.histories import Shape, many, play
+from tests.support.delivery import Batches, cut, interleaved, parts, restarted
+from tests.support.histories import History, Shape, many, play
 from tests.support.mirroring import Mirroring
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
@@ -25,16 +26,54 @@ def columns(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(SETTING)
 
 
-def test_a_plain_history_in_order(
-    columns: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "lakemirror.driver.engine")
-    rnd = random.Random(1)
-    steps = [each._replace(verb=rnd.choice(("put", "put", "drop"))) for each in many(range(6), rnd)]
-    played = play(steps, Shape(full=True, schemas=False, name="items"))
+def history(seed: int, shape: Shape, size: int = 6, *, plain: bool = True) -> History:
+    rnd = random.Random(seed)
+    steps = many(range(size), rnd)
+    if plain:
+        steps = [each._replace(verb=rnd.choice(("put", "put", "drop"))) for each in steps]
+    return play(steps, shape)
+
+
+def in_columns(spark: SparkSession, mirroring: Mirroring, table: str, schema: str | None = "public") -> int:
+    """How many batches of a table were applied in columns."""
+    path = mirroring.path("demo", schema, table)
+    return DeltaTable.forPath(spark, path).history().where("engineInfo = 'Lakemirror'").count()
+
+
+def test_a_plain_history_in_order(columns: SparkSession, tmp_path: Path) -> None:
+    played = history(1, Shape(full=True, schemas=False, name="items"))
     mirroring = Mirroring(tmp_path).deliver(parts(played.records, 6))
     mirroring.run(columns)
-    print([r.getMessage() for r in caplog.records][-20:])
-    path = mirroring.path("demo", "public", "items")
-    print(DeltaTable.forPath(columns, path).history().select("version", "operation", "engineInfo").collect())
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert in_columns(columns, mirroring, "items") >= 3
+
+
+def several(seed: int) -> Batches:
+    """Tables with schemas and without, with gaps, of PostgreSQL and MariaDB, and one with truncates."""
+    rnd = random.Random(seed)
+    played = [
+        history(seed, Shape(name="items")),
+        history(seed + 1, Shape(name="bare", schemas=False, full=True)),
+        history(seed + 2, Shape(source="mariadb", name="stock", schemas=False)),
+        history(seed + 3, Shape(name="odd", schemas=False), plain=False),
+    ]
+    records = [each for one in played for each in one.records]
+    return parts(interleaved(records, rnd.randrange(1000)), 7)
+
+
+@pytest.mark.parametrize("seed", [10, 20])
+def test_tables_of_each_kind_beside_each_other(columns: SparkSession, tmp_path: Path, seed: int) -> None:
+    mirroring = Mirroring(tmp_path).deliver(several(seed))
+    mirroring.run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert in_columns(columns, mirroring, "items") >= 1
+    assert in_columns(columns, mirroring, "bare") >= 2
+    assert in_columns(columns, mirroring, "stock", None) >= 2
+
+
+def test_what_is_sent_again_changes_nothing(columns: SparkSession, tmp_path: Path) -> None:
+    played = history(3, Shape(full=True, schemas=False, name="items"))
+    sent = restarted(played.records, back=6, every=10)
+    mirroring = Mirroring(tmp_path).deliver(cut(sent, 9))
+    mirroring.run(columns)
     assert differences(columns, mirroring, by_rules(mirroring)) == []

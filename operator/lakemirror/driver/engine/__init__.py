@@ -1,10 +1,24 @@
-"""The engine: what a task of a batch's job does for a bucket of keys of one table.
+"""The engine: applies the plain changes of a batch with one Spark job, whatever the number of its tables.
+
+It is used where the Spark setting ``spark.lakemirror.engine`` is ``columns`` (`engine.SETTING`). What it does not
+know is applied by Spark as before, table by table in the same batch: a topic in which any record teaches
+something new, a table whose manifest or mirror asks for more than plain current rows, a mirror that somebody
+else has changed. In the order in which a batch meets them:
 
 ====================  ====================================================================================
+`engine`              What is believed of tables between batches; what of a batch is applied here
+`believed`            What a planned batch says about a table, and why a table is not for the engine
+`job`                 The job: two stages, with a shuffle between them
+`blocks`              The first stage: raw records become changes, divided into buckets of keys
+`seen`                What blocks say about the positions of their source
+`buckets`             The second stage: what becomes of a bucket
 `mirror_files`        The live files of a mirror of current rows, as a task has to know them
 `key_search`          The keys of a bucket, as something that finds them in columns
+`bounds`              Which files and row groups may have one of the keys
 `file_rows`           The rows of a data file, read by row group, with the columns and types of the table
 `stored_rows`         The stored rows of a bucket's keys
+`stored_ends`         The tombstones beside a mirror
 `table_change`        From what a fold says to new files, hidden rows and files that are taken out
+`commits`             The commits of a table: its tombstones, and then its rows
 ====================  ====================================================================================
 """
