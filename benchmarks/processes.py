@@ -20,6 +20,26 @@ def cpu_seconds(pid: int) -> float:
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_seconds_of_tree(pid: int) -> float:
+    """Return the CPU seconds that a process and all that it has started have used, also if they have ended.
+
+    The CPU time of a process that has ended is its parent's from when that has waited for it.
+    """
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and (parent := _parent(int(path.name))) is not None:
+            parents.setdefault(parent, []).append(int(path.name))
+    ticks, waiting = 0, [pid]
+    while waiting:
+        each = waiting.pop()
+        waiting += parents.get(each, ())
+        try:
+            ticks += sum(map(int, _stat(each)[11:15]))
+        except OSError:
+            continue  # it has ended
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started and that still run."""
     found = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())

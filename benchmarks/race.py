@@ -6,6 +6,7 @@ rows.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +36,11 @@ def ours(settings: Mapping[str, str]) -> Make:
     return lambda spark, folder, load: Ours(spark, folder, load, settings)
 
 
+COLUMNS = {"spark.lakemirror.engine": "columns"}
+
 CONTENDERS: dict[str, Make] = {
     OURS: Ours,
+    f"{OURS}, in columns": ours(COLUMNS),
     f"{OURS}, MERGE": ours(MERGE),
     "textbook": Textbook,
     "deltalake + polars": Polars,
@@ -102,11 +106,11 @@ def race(spark: SparkSession, starters: Sequence[Lane]) -> list[dict[str, Any]]:
 def _take_turn(spark: SparkSession, lane: Lane, number: int) -> None:
     batch = lane.files.batches[number]
     processes.collect_garbage(spark)  # so that nobody pays for what others left
-    cpu, began = _cpu_seconds(spark), time.perf_counter()
+    cpu, began = _cpu_seconds(), time.perf_counter()
     lane.contender.apply(batch)
     done = time.perf_counter()
     lane.seconds.append(done - began + work_afterwards(spark, done))
-    lane.cpu.append(_cpu_seconds(spark) - cpu)
+    lane.cpu.append(_cpu_seconds() - cpu)
 
 
 def work_afterwards(spark: SparkSession, done: float) -> float:
@@ -122,9 +126,9 @@ def work_afterwards(spark: SparkSession, done: float) -> float:
     return busy - done
 
 
-def _cpu_seconds(spark: SparkSession) -> float:
-    """Return the CPU seconds that this process and its JVM have used so far."""
-    return time.process_time() + processes.cpu_seconds(processes.jvm(spark))
+def _cpu_seconds() -> float:
+    """Return the CPU seconds that this process, its JVM and their Python workers have used so far."""
+    return processes.cpu_seconds_of_tree(os.getpid())
 
 
 def _check(spark: SparkSession, lane: Lane) -> None:

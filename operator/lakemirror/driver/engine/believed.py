@@ -45,7 +45,8 @@ class Believed:
 
     ``identity`` tells these facts from earlier ones. ``logs`` are the logs whose positions order its rows.
     ``group`` are the IDs of the schemas of its records' values and keys. ``may_have_gaps`` says that the
-    mirror is marked as one whose rows may lack values. ``newest`` is the newest tombstone, ``collected`` the
+    mirror is marked as one whose rows may lack values, ``closer`` that the positions of its streams have to
+    be looked at one by one. ``newest`` is the newest tombstone, ``collected`` the
     newest one that was collected.
     """
 
@@ -58,6 +59,7 @@ class Believed:
     group: tuple[int | None, int | None]
     unrepresentable: Unrepresentable = "quarantine"
     may_have_gaps: bool = False
+    closer: bool = False
     newest: bytes | None = None
     collected: bytes | None = None
 
@@ -98,8 +100,8 @@ def believed(learned: Learned, identity: str) -> Believed:
         next(iter(plan.seen.groups)),
         reading.unrepresentable,
         table.properties.get(GAPS_PROPERTY) == "true",
-        summary.newest,
-        summary.collected,
+        newest=summary.newest,
+        collected=summary.collected,
     )
 
 
@@ -218,7 +220,7 @@ def _facts(learned: Learned, found: Mapping[str, Kind]) -> Facts:
     left_out = frozenset[str]()
     if schema is not None:
         left_out = frozenset(each.name for each in fields_of_envelope(schema)) - reading.names.keys()
-    elif table.settings.columns is not None:
+    elif _leaves_out(table):
         raise NotForEngine("columns are left out, and its records have no schema")
     name = table.name
     return Facts(
@@ -234,6 +236,11 @@ def _facts(learned: Learned, found: Mapping[str, Kind]) -> Facts:
         key_schema=key_schema,
         left_out=left_out,
     )
+
+
+def _leaves_out(table: MirroredTable) -> bool:
+    columns = table.settings.columns
+    return columns is not None and (columns.include is not None or columns.exclude is not None)
 
 
 def _document(learned: Learned, identity: int | None) -> Document | None:

@@ -200,7 +200,7 @@ def _read(
     decoded = decoder.decode(records)
     report = Report(table.topic, number, records.num_rows, len(decoded.tombstones))
     recorded = records.column("timestamp").take(pa.array(decoded.numbers))
-    found = [seen(str(table.name), decoded.changes, decoded.streams, recorded, now)]
+    found = [seen(str(table.name), decoded.changes, decoded.streams, recorded, now, closer=table.closer)]
     events: list[Event] = []
     for at, record in zip(decoded.odd, odd_records.records_in(records, decoded.odd), strict=True):
         read = odd_records.read(record, table.facts, table.unrepresentable)
@@ -250,7 +250,7 @@ def _seen_alone(
         change.unanchored,
     )
     place = origin.topic or "", -1 if origin.partition is None else origin.partition
-    return seen_alone((*place, log_of(change.source, by)), point, change.at, own)
+    return seen_alone((*place, log_of(change.source, by)), point, change.at, own, closer=table.closer)
 
 
 def _place(records: pa.RecordBatch, number: int) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,6 +145,8 @@ class Engine:
     def __init__(self, spark: SparkSession, app_id: str, ordering: Ordering) -> None:
         self._spark, self._app_id, self._ordering = spark, app_id, ordering
         self._tables: dict[TableName, _Table] = {}
+        self._closer: dict[TableName, bool] = defaultdict(bool)
+        """Whether positions have to be looked at one by one, by table."""
         self._stored: dict[Path, Sequence[Done]] = {}
         """The files stored for this batch, by the folder of their table, until a commit names them."""
 
@@ -199,7 +203,7 @@ class Engine:
         known = [each for each in self._tables.values() if self._refreshed(each)]
         if not known:
             return None
-        tables = [_now(each) for each in known]
+        tables = [_now(each, closer=self._closer[each.believed.name]) for each in known]
         dividing = self._dividing(known)
         found = job.run(raw, tables, [self._place(each) for each in known], dividing)
         plain: dict[TableName, Plain] = {}
@@ -213,6 +217,7 @@ class Engine:
             try:
                 places = self._judged(table, report, done, memory)
             except NotForEngine as reason:
+                self._closer[table.name] |= isinstance(reason, _FallsBack)
                 log.debug("the changes of table %s are applied by Spark: %s", table.name, reason)
                 discard(known[number].rows.folder, done)
                 found.reports[table.topic] = report
@@ -282,7 +287,8 @@ class Engine:
         reason = next((reason for reason, applies in reasons.items() if applies), None)
         if reason is not None:
             raise NotForEngine(reason)
-        verdict = restarts.judge(seen.streams, _look, memory, self._ordering)
+        look = partial(_look, table, seen)
+        verdict = restarts.judge(seen.streams, look, memory, self._ordering)
         if verdict.held or verdict.begun:
             raise NotForEngine("its positions may have started again")
         return {stream: verdict.memory[stream] for stream in streams}
@@ -343,8 +349,14 @@ class Engine:
         table.mirrored.tombstones.exist = True
 
 
-def _look(stream: Stream) -> Any:
-    raise NotForEngine("positions of its stream fall back")
+class _FallsBack(NotForEngine):
+    """The positions of a stream fall back, and have to be looked at one by one."""
+
+
+def _look(table: Believed, seen: Seen, stream: Stream) -> list[restarts.Point]:
+    if not table.closer:
+        raise _FallsBack("positions of its stream fall back")
+    return [point for each in seen.points[stream] for point in each.listed(str(table.name))]
 
 
 def _is_undecided(place: Any) -> bool:
@@ -356,10 +368,10 @@ def _is_whole(seen: Seen, done: Sequence[Done]) -> bool:
     return seen.records == sum(sum(each.counted.outcomes.values()) for each in done)
 
 
-def _now(table: _Table) -> Believed:
+def _now(table: _Table, *, closer: bool) -> Believed:
     """Return what is believed of a table, with its tombstones as they are by now."""
     summary = table.mirrored.tombstone_summary
-    return replace(table.believed, newest=summary.newest, collected=summary.collected)
+    return replace(table.believed, closer=closer, newest=summary.newest, collected=summary.collected)
 
 
 def _may_hide(table: _Table) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import reduce
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,13 +60,34 @@ class Beside:
         )
 
 
+class Points(NamedTuple):
+    """The changes of a block in one stream, in the order of their offsets, for a closer look.
+
+    ``times`` are those of the source, -1 where it cannot be right.
+    """
+
+    offsets: Indices
+    seqs: npt.NDArray[np.bytes_]
+    ops: list[str]
+    times: npt.NDArray[np.int64]
+    servers: list[str | None]
+
+    def listed(self, table: str) -> Iterator[Point]:
+        """Yield the changes one by one, as those of a table."""
+        times = (None if each < 0 else each for each in self.times.tolist())
+        seqs = map(_whole, self.seqs.tolist())
+        of_all = zip(self.offsets.tolist(), self.ops, seqs, times, self.servers, strict=True)
+        return (Point(table, *each) for each in of_all)
+
+
 @dataclass(frozen=True)
 class Seen:
     """What a batch has of one table.
 
     ``streams`` has the positions of each stream, ``parts`` what the table has in each. ``latest`` is the
     latest time of a change that can be right (microseconds since 1970), ``ends`` the lowest and the highest
-    sequence, ``records`` the number of changes.
+    sequence, ``records`` the number of changes. ``points`` has all changes of each stream, if they were asked
+    for.
     """
 
     records: int = 0
@@ -74,6 +95,7 @@ class Seen:
     parts: Mapping[Place, Beside] = field(default_factory=dict)
     latest: int | None = None
     ends: Ends | None = None
+    points: Mapping[Stream, tuple[Points, ...]] = field(default_factory=dict)
 
     def __or__(self, other: Seen) -> Seen:
         streams, parts = dict(self.streams), dict(self.parts)
@@ -82,17 +104,30 @@ class Seen:
         for place, each in other.parts.items():
             parts[place] = parts[place] | each if place in parts else each
         latest = max((each for each in (self.latest, other.latest) if each is not None), default=None)
-        return Seen(self.records + other.records, streams, parts, latest, _both(self.ends, other.ends))
+        points = dict(self.points)
+        for stream, mine in other.points.items():
+            points[stream] = (*points.get(stream, ()), *mine)
+        ends = _both(self.ends, other.ends)
+        return Seen(self.records + other.records, streams, parts, latest, ends, points)
 
 
 NOTHING: Final = Seen()
 """What no changes say."""
 
 
-def seen(table: str, changes: pa.RecordBatch, streams: Streams, recorded: pa.Array, now: int) -> Seen:
+def seen(
+    table: str,
+    changes: pa.RecordBatch,
+    streams: Streams,
+    recorded: pa.Array,
+    now: int,
+    *,
+    closer: bool = False,
+) -> Seen:
     """Return what a block of changes of one table says.
 
     ``recorded`` has the times of their records, and ``now`` is when they are read (microseconds since 1970).
+    With ``closer``, each change is listed.
     """
     if not changes.num_rows:
         return NOTHING
@@ -100,16 +135,19 @@ def seen(table: str, changes: pa.RecordBatch, streams: Streams, recorded: pa.Arr
     own = np.minimum(recorded.cast(pa.timestamp("us", "UTC")).view(pa.int64()).fill_null(now).to_numpy(), now)
     likely = times[times <= own + _AHEAD]
     block = _Block(table, changes, streams, sequences, np.where(times > own + _DAY, -1, times))
-    parts, summaries = {}, {}
+    parts, summaries, points = {}, {}, {}
     for place, numbers in _by_place(changes, streams):
         parts[place] = block.beside(place, numbers)
         if place[2] is not None:
-            summaries[Stream(place[0], place[1], place[2])] = block.summary(numbers)
+            stream, ordered = Stream(place[0], place[1], place[2]), block.ordered(numbers)
+            summaries[stream] = block.summary(ordered)
+            if closer:
+                points[stream] = (block.points(ordered),)
     ends = _ends(sequences.values)
-    return Seen(changes.num_rows, summaries, parts, int(likely.max()) if len(likely) else None, ends)
+    return Seen(changes.num_rows, summaries, parts, int(likely.max()) if len(likely) else None, ends, points)
 
 
-def seen_alone(place: Place, point: Point, at: int | None, recorded: int) -> Seen:
+def seen_alone(place: Place, point: Point, at: int | None, recorded: int, *, closer: bool = False) -> Seen:
     """Return what one change says that was read at a place, made at ``at`` and recorded at ``recorded``."""
     is_streamed = place[2] is not None and not point.is_read
     ends = point.seq, point.seq
@@ -117,7 +155,19 @@ def seen_alone(place: Place, point: Point, at: int | None, recorded: int) -> See
     strays = place[2] is None and not point.is_read
     parts = {place: Beside(ends if is_streamed else None, None if is_streamed else ends, strays)}
     latest = at if at is not None and at <= recorded + _AHEAD else None
-    return Seen(1, streams, parts, latest, ends)
+    points = {
+        stream: (
+            Points(
+                np.array([point.offset]),
+                np.array([point.seq], "S26"),
+                [point.op],
+                np.array([-1 if point.time is None else point.time]),
+                [point.server],
+            ),
+        )
+        for stream in (streams if closer else ())
+    }
+    return Seen(1, streams, parts, latest, ends, points)
 
 
 def merged(found: Iterator[Seen]) -> Seen:
@@ -142,11 +192,23 @@ class _Block:
         strays = place[2] is None and not reads.all()
         return Beside(_ends(values[streamed]), _ends(values[~streamed]), bool(strays))
 
+    def ordered(self, numbers: Indices) -> Indices:
+        """Return the changes in the order of their offsets."""
+        offsets = self.sequences.offsets[numbers]
+        return numbers if (offsets[1:] >= offsets[:-1]).all() else numbers[np.argsort(offsets, kind="stable")]
+
+    def points(self, numbers: Indices) -> Points:
+        chosen = pa.array(numbers)
+        return Points(
+            self.sequences.offsets[numbers],
+            self.sequences.values[numbers],
+            self.changes.column("__op").take(chosen).to_pylist(),
+            self.times[numbers],
+            self.streams.servers.take(chosen).to_pylist(),
+        )
+
     def summary(self, numbers: Indices) -> Summary:
         offsets = self.sequences.offsets[numbers]
-        if not (offsets[1:] >= offsets[:-1]).all():
-            numbers = numbers[np.argsort(offsets, kind="stable")]
-            offsets = self.sequences.offsets[numbers]
         values, reads = self.sequences.values[numbers], self._reads(numbers)
         low, _ = _required(values)
         time, digits = self._latest(numbers), _hex(low)
@@ -214,7 +276,7 @@ def _required(values: npt.NDArray[np.bytes_]) -> Ends:
     return found
 
 
-def _whole(value: np.bytes_) -> bytes:
+def _whole(value: np.bytes_ | bytes) -> bytes:
     """Return a sequence with the zeros at its end, which numpy leaves out."""
     return bytes(value).ljust(26, b"\0")
 

@@ -1,0 +1,258 @@
+"""Both stages of the job, without Spark.
+
+However records are divided among blocks, buckets and tasks, a mirror on a disk ends as the rules say, and so
+do its tombstones and the outcomes of records.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakemirror.driver.columns import stored as in_columns
+from lakemirror.driver.columns.changes import key_of
+from lakemirror.driver.columns.facts import Facts
+from lakemirror.driver.columns.fold import Mirrored
+from lakemirror.driver.engine import table_change
+from lakemirror.driver.engine.believed import Believed
+from lakemirror.driver.engine.blocks import REPORT, SCHEMA, Dividing, Report, divided
+from lakemirror.driver.engine.buckets import Done, Place, folded
+from lakemirror.driver.engine.commits import Author, DeltaTable, changes_in, commit_rows, tombstones_of
+from lakemirror.driver.engine.mirror_files import MirrorFiles
+from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends
+from lakemirror.driver.rules.batch import Mirror, apply
+from lakemirror.driver.rules.keys import encode
+from lakemirror.driver.rules.kinds import INT
+from lakemirror.driver.rules.table import Table
+from lakemirror.driver.rules.values import Outcome
+from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.writer.actions import CommitInfo, Metadata, Protocol
+from lakemirror.driver.writer.data_files import Layout
+from lakemirror.driver.writer.entry import name_of, text_of
+from lakemirror.driver.writer.stores import LocalLogStore
+from tests.driver.columns.test_histories import facts_of
+from tests.driver.engine.mirrors import _METADATA, rows_of
+from tests.driver.rules.test_histories import ANYHOW, COMPLETE, over_partitions
+from tests.support.columnar import block_of, cut, read, records_of, shown
+from tests.support.histories import Shape, many, play
+
+NAME = TableName("demo", "public", "items")
+_AUTHOR = Author("lakemirror/test", 0, {})
+
+
+def made(folder: Path, types: dict[str, Any], *, hides: bool) -> DeltaTable:
+    """An empty Delta table."""
+    log = folder / "_delta_log"
+    log.mkdir(parents=True)
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in types.items()]
+    about = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": [],
+        "configuration": {"delta.enableDeletionVectors": "true"} if hides else {},
+        "createdTime": 1000,
+    }
+    protocol = Protocol(3, 7, ("deletionVectors",), ("deletionVectors",)) if hides else Protocol(1, 2)
+    first = CommitInfo("first", "test", 0, -1, 1000)
+    assert LocalLogStore(log).create(name_of(0), text_of(first, (protocol, Metadata(about))))
+    table = DeltaTable(folder)
+    assert table.refresh() is not None
+    return table
+
+
+class OnDisk:
+    """A mirror that both stages change, beside what the rules make of the same records."""
+
+    def __init__(self, folder: Path, facts: Facts, rnd: random.Random) -> None:
+        self.facts, self.rnd = facts, rnd
+        self.kinds = {name: each.kind for name, each in facts.columns.items()}
+        self.key = list(facts.key.names)
+        hides = rnd.random() < 0.7
+        self.buckets = rnd.choice((1, 3)) if hides else 1
+        types = {name: "integer" if kind == INT else "string" for name, kind in self.kinds.items()}
+        self.rows = made(folder / "t", {**types, **_METADATA}, hides=hides)
+        self.ends = made(folder / "t" / TOMBSTONES, _ENDS, hides=False)
+        self.tracked = [name for name in self.kinds if name not in self.key]
+        self.mirror = Mirror()
+        self.number = 0
+        self.left = 0
+
+    @property
+    def believed(self) -> Believed:
+        table = Table(list(self.kinds), self.tracked, key=self.key)
+        newest = max((each.seq for each in self.mirror.tombstones.values()), default=None)
+        return Believed(
+            NAME,
+            "demo.public.items",
+            str(self.number),
+            self.facts,
+            Mirrored(self.kinds, self.key, table),
+            frozenset(["demo"]),
+            (None, None),
+            may_have_gaps=True,
+            closer=self.rnd.random() < 0.5,
+            newest=newest,
+        )
+
+    def deliver(self, lines: Any) -> bool:
+        """Apply a batch in both ways. Returns whether the engine takes it; if not, it is lost."""
+        records = records_of(lines)
+        found = [read(each, self.facts) for each in records]
+        events = [each for mine in found if isinstance(mine, list) for each in mine]
+        report, done = self._job(records)
+        if report is not None and report.odd is not None:
+            self.left += 1
+            return False
+        before = self.mirror
+        applied = apply(before, events, Table(list(self.kinds), self.tracked, key=self.key))
+        self.mirror = applied.mirror
+        outcomes: Counter[Outcome] = Counter()
+        for each in done:
+            assert each.error is None, each.error
+            outcomes.update(each.counted.outcomes)
+        assert +outcomes == +applied.counts(events)
+        self._commit(done)
+        self._compare()
+        return True
+
+    def _job(self, records: list[Any]) -> tuple[Report | None, list[Done]]:
+        table, rnd = self.believed, self.rnd
+        dividing = Dividing([self.buckets], rnd.choice((1, 2)))
+        state, ends = self.rows.refresh(), self.ends.refresh()
+        assert state is not None
+        assert ends is not None
+        files = MirrorFiles.of(state.snapshot, in_columns.rows_schema(self.kinds, soft=False))
+        listed = Ends(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
+        place = Place(str(self.rows.folder), files, listed, 0)
+        blocks = [block_of(records[a:b]) for a, b in cut(len(records), rnd)]
+        rnd.shuffle(blocks)
+        tasks = [blocks[i::2] for i in range(2)]
+        parcels = [
+            row for mine in tasks for block in divided(_raw(mine), [table], dividing) for row in _rows(block)
+        ]
+        rnd.shuffle(parcels)
+        report: Report | None = None
+        done: list[Done] = []
+        for target in range(dividing.tasks):
+            mine = [row for row in parcels if row["target"] == target]
+            for block in folded(_batches(mine), [table], [place], dividing.buckets):
+                for row in block.to_pylist():
+                    content = pickle.loads(row["content"])
+                    if row["what"] == REPORT:
+                        report = content if report is None else report | content
+                    else:
+                        done.append(content)
+        return report, done
+
+    def _commit(self, done: list[Done]) -> None:
+        self.number += 1
+        author = Author("lakemirror/test", self.number, {"batch": self.number})
+        ends = tombstones_of(done, self.kinds, self.key, self.number)
+        if ends is not None:
+            self.ends.append(ends, author, 2000)
+        if changes_in(done):
+            commit_rows(self.rows, done, author)
+
+    def _compare(self) -> None:
+        stored = self._stored()
+        mine = in_columns.as_rows(stored, self.kinds, self.key)
+        assert len(mine) == stored.num_rows, "a key is stored twice"
+        assert shown(mine) == shown({key_of(key): row for key, row in self.mirror.rows.items()})
+        self._require_same_ends()
+
+    def _stored(self) -> pa.RecordBatch:
+        rows = [
+            {name: _entries(each) if name in _MAPS else each for name, each in row.items()}
+            for row in content_of(self.rows)
+        ]
+        return pa.RecordBatch.from_pylist(rows, in_columns.rows_schema(self.kinds, soft=False))
+
+    def _require_same_ends(self) -> None:
+        newest: dict[str, bytes] = {}
+        for row in content_of(self.ends):
+            newest[row["key"]] = max(newest.get(row["key"], b""), row["seq"])
+        kinds = {name: self.kinds[name] for name in self.key}
+        assert newest == {
+            encode(dict(zip(self.key, key, strict=True)), kinds): each.seq
+            for key, each in self.mirror.tombstones.items()
+        }
+
+
+def content_of(table: DeltaTable) -> list[dict[str, Any]]:
+    """The rows of a table, read without the engine."""
+    state = table.state
+    assert state is not None
+    return [
+        row for add in state.snapshot.files.values() for row in rows_of(table.folder, add, state.snapshot)
+    ]
+
+
+def _entries(value: Any) -> Any:
+    return list(value.items()) if isinstance(value, dict) else value
+
+
+_MAPS = ("__column_seq", "__unrepresentable")
+_ENDS = {
+    "kind": "string",
+    "key": "string",
+    "seq": "binary",
+    "at": "timestamp",
+    "event_time": "timestamp",
+    "topic": "string",
+    "partition": "integer",
+    "offset": "long",
+    "new_key": "string",
+    "image": "string",
+    "seqs": _METADATA["__column_seq"],
+    "batch": "long",
+}
+
+
+def _raw(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for each in blocks:
+        yield each.append_column("problem", pa.nulls(each.num_rows, pa.string()))
+
+
+def _rows(block: pa.RecordBatch) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = block.to_pylist()
+    return rows
+
+
+def _batches(rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    for each in rows:
+        yield pa.RecordBatch.from_pylist([each], SCHEMA)
+
+
+def check(number: int) -> tuple[int, int]:
+    """One history, and how many of its batches the engine took and left."""
+    rnd = random.Random(number)
+    shape = Shape(
+        snapshot="initial", full=rnd.random() < 0.5, schemas=rnd.random() < 0.5, seed=number, name="items"
+    )
+    steps = [each._replace(verb=rnd.choice(("put", "put", "drop", "again"))) for each in many(range(2), rnd)]
+    played = play(steps, shape)
+    deliver = {**COMPLETE, **ANYHOW}[rnd.choice(sorted({**COMPLETE, **ANYHOW}))]
+    taken = 0
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_change, "SMALL", rnd.choice((1, table_change.SMALL)))
+        table = OnDisk(Path(folder), facts_of(played), rnd)
+        for batch in deliver(over_partitions(played.records, rnd.choice((1, 2, 3))), rnd):
+            taken += table.deliver(batch)
+    return taken, table.left
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_a_mirror_ends_as_the_rules_say(block: int) -> None:
+    found = [check(number) for number in range(block * 60, block * 60 + 60)]
+    assert sum(taken for taken, _ in found) > 60
