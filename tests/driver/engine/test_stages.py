@@ -28,7 +28,7 @@ from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import REPORT, SCHEMA, Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Done, Place, folded
 from lakemirror.driver.engine.commits import Author, DeltaTable, changes_in, commit_rows, tombstones_of
-from lakemirror.driver.engine.mirror_files import MirrorFiles
+from lakemirror.driver.engine.mirror_files import VECTORS, MirrorFiles
 from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends
 from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.keys import encode
@@ -78,7 +78,7 @@ class OnDisk:
         self.facts, self.rnd = facts, rnd
         self.kinds = {name: each.kind for name, each in facts.columns.items()}
         self.key = list(facts.key.names)
-        hides = rnd.random() < 0.7
+        self.hides = hides = rnd.random() < 0.7
         self.buckets = rnd.choice((1, 3)) if hides else 1
         types = {name: "integer" if kind == INT else "string" for name, kind in self.kinds.items()}
         self.rows = made(folder / "t", {**types, **_METADATA}, hides=hides)
@@ -132,7 +132,8 @@ class OnDisk:
         state, ends = self.rows.refresh(), self.ends.refresh()
         assert state is not None
         assert ends is not None
-        files = MirrorFiles.of(state.snapshot, in_columns.rows_schema(self.kinds, soft=False))
+        avoided = () if self.hides else (VECTORS,)
+        files = MirrorFiles.of(state.snapshot, in_columns.rows_schema(self.kinds, soft=False), avoided)
         listed = Ends(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
         place = Place(str(self.rows.folder), files, listed, 0)
         blocks = [block_of(records[a:b]) for a, b in cut(len(records), rnd)]
