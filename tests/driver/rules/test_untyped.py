@@ -252,7 +252,7 @@ def test_bytes_are_told_by_their_text_or_in_doubt(text: str, writing: Writing, e
         ("15.00", DEBEZIUM, Read(Decimal("15.00"))),
         ("150", DEBEZIUM, Read(Decimal("150.00"))),
         ("BQ==", DEBEZIUM, Read(Decimal("0.05"))),
-        ("abcd", DEBEZIUM, Read(Decimal("69280.93"))),
+        ("abcd", DEBEZIUM, Read(Decimal("69281.57"))),
         ("NaN", DEBEZIUM, lost("NaN")),
         ("x", DEBEZIUM, MISFIT),
         ("1500", MAXWELL, Read(Decimal("1500.00"))),
@@ -309,5 +309,5 @@ def test_a_number_keeps_the_text_that_was_sent() -> None:
 
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", "{", "1 2", ""])
 def test_what_is_no_json_is_a_mistake(text: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"JSON|Expecting|Extra data"):
         loads(text)
