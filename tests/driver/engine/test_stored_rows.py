@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,28 @@ def test_sequences_are_exact_where_a_change_may_be_older(tmp_path: Path) -> None
     ]
 
 
+def test_a_row_without_a_sequence_has_none(tmp_path: Path) -> None:
+    table = filled(tmp_path, [1, 2])
+    (add,) = table.snapshot.files.values()
+    content = pq.read_table(table.path / add.path)
+    at = content.column_names.index("__seq")
+    pq.write_table(content.set_column(at, "__seq", pa.array([b"x", None])), table.path / add.path)
+    found = look_up(table.files, table.mirror, keys(1, 2), since=b"\xff").column("__seq")
+    assert found.to_pylist() == [b"x", None]
+
+
+def test_maps_with_entries_are_read(tmp_path: Path) -> None:
+    table = filled(tmp_path, [1, 2], [3])
+    add = max(table.snapshot.files.values(), key=lambda each: each.rows or 0)
+    content = pq.read_table(table.path / add.path)
+    at = content.column_names.index("__column_seq")
+    maps = pa.array([None, [("w", b"1")]], content.schema.field(at).type)
+    pq.write_table(content.set_column(at, "__column_seq", maps), table.path / add.path)
+    found = look_up(table.files, table.mirror, keys(1, 2, 3)).column("__column_seq")
+    assert sorted(dict(each or ()) for each in found.to_pylist() if each) == [{"w": b"1"}]
+    assert found.type == table.schema.field("__column_seq").type
+
+
 def test_rows_of_several_buckets_are_looked_up_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +192,34 @@ def test_rows_of_several_buckets_are_looked_up_together(
         assert found.hidden == {**alone.hidden, **found.hidden}
     assert store.opened.total() <= opened + 3 + 3 * 2, "sequences were read once a file, and rows when taken"
     assert together.among(keys(1000)).num_rows == 0
+
+
+class Meeting(LocalFiles):
+    """Files that only open if two are opened at the same time."""
+
+    def __init__(self, table: Path) -> None:
+        super().__init__(table)
+        self._both = Barrier(2, timeout=20)
+
+    def open(self, path: str) -> pa.NativeFile:
+        self._both.wait()
+        return super().open(path)
+
+
+def test_files_are_read_at_the_same_time(tmp_path: Path) -> None:
+    table = filled(tmp_path, [*range(10)], [*range(10, 20)], [5])
+    wanted = keys(1, 5, 15)
+    found = look_up(Meeting(table.path), _two(table.mirror), wanted, threads=2)
+    alone = look_up(table.files, _two(table.mirror), wanted)
+    assert found.column("k0") == alone.column("k0")
+    assert found.column("w") == alone.column("w")
+    some = pa.array(range(alone.num_rows))
+    assert found.take(some) == alone.take(some)
+    assert found.hidden == alone.hidden
+
+
+def _two(mirror: MirrorFiles) -> MirrorFiles:
+    return replace(mirror, files=tuple(sorted(mirror.files, key=lambda each: -each.size)[:2]))
 
 
 # -- which rows are found ---------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ statistics of the log and of the Parquet footer leave room for a key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Final
+from threading import Lock
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +27,8 @@ from lakemirror.driver.writer.actions import Add
 from lakemirror.driver.writer.schema import Column
 from lakemirror.driver.writer.stores import Files
 
+In = TypeVar("In")
+Out = TypeVar("Out")
 _SEQ: Final = "__seq"
 
 
@@ -48,26 +52,23 @@ class Part:
 class StoredRows:
     """The stored rows of some keys. Nothing but their keys is read before it is asked for.
 
-    ``hidden`` are the rows that were hidden before, by the path of each file in ``files``. A row that is
+    ``hidden`` are the rows that were hidden before, by the path of each file
+    that has one of the rows. A row that is
     known to be older than ``since`` may have another sequence that is older than ``since`` in `column`, but
-    has its own in `take`.
+    has its own in `take`. ``threads`` files are read at a time.
     """
 
     schema: pa.Schema
     parts: Sequence[Part]
     hidden: Mapping[str, BitMap64]
     since: bytes | None = None
+    threads: int = 1
     _loaded: dict[str, pa.Array] = field(default_factory=dict)
     _among: tuple[StoredRows, Indices] | None = None
 
     @property
     def num_rows(self) -> int:
         return sum(len(each.rows) for each in self.parts)
-
-    @property
-    def files(self) -> list[Add]:
-        """The files that have one of the rows."""
-        return list({each.file.add.path: each.file.add for each in self.parts}.values())
 
     def places(self, numbers: Indices) -> dict[str, Indices]:
         """Return where some of the rows are: indexes in files, by the path of the file in the log."""
@@ -83,7 +84,8 @@ class StoredRows:
             self._loaded[name] = others.column(name).take(pa.array(numbers))
         if name not in self._loaded:
             kind = self.schema.field(name).type
-            chunks = [chunk for part in self.parts for chunk in self._chunks(part, name, kind)]
+            read = _each(lambda part: list(self._chunks(part, name, kind)), self.parts, self.threads)
+            chunks = [chunk for each in read for chunk in each]
             self._loaded[name] = pa.concat_arrays(chunks) if chunks else pa.array([], kind)
         return self._loaded[name]
 
@@ -119,10 +121,10 @@ class StoredRows:
         """Return some of the rows with all of their columns, in the order of ``numbers``."""
         wanted, order = np.unique(np.asarray(numbers, np.int64), return_inverse=True)
         names = self.schema.names
+        parts = [replace(part, rows=part.rows[mine]) for part, mine in self._by_part(wanted)]
+        read = _each(lambda part: list(part.read(names)), parts, self.threads)
         blocks = [
-            pa.RecordBatch.from_arrays(each.columns, schema=self.schema)
-            for part, mine in self._by_part(wanted)
-            for each in replace(part, rows=part.rows[mine]).read(names)
+            pa.RecordBatch.from_arrays(block.columns, schema=self.schema) for each in read for block in each
         ]
         if not blocks:
             return _nothing(self.schema)
@@ -139,12 +141,17 @@ class StoredRows:
 
 
 def look_up(
-    store: Files, mirror: MirrorFiles, keys: Mapping[str, pa.Array], since: bytes | None = None
+    store: Files,
+    mirror: MirrorFiles,
+    keys: Mapping[str, pa.Array],
+    since: bytes | None = None,
+    threads: int = 1,
 ) -> StoredRows:
     """Return the stored rows of some keys.
 
     ``keys`` has the columns of the key, in their order and with the types of ``mirror.schema``. Where no
-    change is older than ``since``, the sequences of older rows need not be read (see `StoredRows`). Raises
+    change is older than ``since``, the sequences of older rows need not be read (see `StoredRows`).
+    ``threads`` files are read at a time, which saves time where each request takes some. Raises
     FileNotFoundError for a file that is gone, pa.ArrowInvalid for one that is damaged, and vectors.Damaged.
     """
     for name, values in keys.items():
@@ -152,18 +159,17 @@ def look_up(
             raise TypeError(f"the key {name} is {mirror.schema.field(name).type}, and not {values.type}")
     search, hidden = KeySearch(keys), _Hidden(store)
     columns = [each for each in mirror.layout.columns if each.name in keys]
-    found: list[tuple[Part, pa.RecordBatch]] = []
+    files: list[FileRows] = []
     if len(next(iter(keys.values()))):
-        for add in mirror.files:
-            if bounds.file_may_have(add, search, columns):
-                file = FileRows(store, add, mirror.layout)
-                with file.kept_open():
-                    found += _matches(file, search, columns, hidden)
+        may_have = (each for each in mirror.files if bounds.file_may_have(each, search, columns))
+        files = [FileRows(store, add, mirror.layout) for add in may_have]
+    read = _each(lambda file: list(_matches(file, search, columns, hidden)), files, threads)
+    found = [each for matches in read for each in matches]
     loaded = {}
     for name in keys:
         chunks = [block.column(name) for _, block in found]
         loaded[name] = pa.concat_arrays(chunks) if chunks else pa.array([], mirror.schema.field(name).type)
-    return StoredRows(mirror.schema, [part for part, _ in found], hidden.found, since, loaded)
+    return StoredRows(mirror.schema, [part for part, _ in found], hidden.found, since, threads, loaded)
 
 
 def oldest(changes: pa.RecordBatch) -> bytes | None:
@@ -179,13 +185,14 @@ class _Hidden:
         self.found: dict[str, BitMap64] = {}
         self._store = store
         self._contents: dict[str, bytes] = {}
+        self._lock = Lock()
 
     def of(self, add: Add) -> BitMap64:
-        if add.path not in self.found:
-            self.found[add.path] = (
-                BitMap64() if add.vector is None else vectors.read(add.vector, self._content)
-            )
-        return self.found[add.path]
+        with self._lock:
+            if add.path not in self.found:
+                found = BitMap64() if add.vector is None else vectors.read(add.vector, self._content)
+                self.found[add.path] = found
+            return self.found[add.path]
 
     def _content(self, path: str) -> bytes:
         if path not in self._contents:
@@ -197,19 +204,20 @@ def _matches(
     file: FileRows, search: KeySearch, columns: Sequence[Column], hidden: _Hidden
 ) -> Iterator[tuple[Part, pa.RecordBatch]]:
     """Return the rows of a file that have one of the keys, by row group, and their keys."""
-    for group in range(file.footer.num_row_groups):
-        if not bounds.group_may_have(file, group, search, columns):
-            continue
-        found: list[Indices] = []
-        keys: list[pa.RecordBatch] = []
-        for at, block in file.read(search.names, group):
-            rows = search.find([block.column(name) for name in search.names])
-            if len(rows):
-                rows = _shown(rows, at, hidden.of(file.add))
-                found.append(rows + at)
-                keys.append(block.take(pa.array(rows)))
-        if sum(map(len, found)):
-            yield Part(file, group, np.concatenate(found)), pa.concat_batches(keys)
+    with file.kept_open():
+        for group in range(file.footer.num_row_groups):
+            if not bounds.group_may_have(file, group, search, columns):
+                continue
+            found: list[Indices] = []
+            keys: list[pa.RecordBatch] = []
+            for at, block in file.read(search.names, group):
+                rows = search.find([block.column(name) for name in search.names])
+                if len(rows):
+                    rows = _shown(rows, at, hidden.of(file.add))
+                    found.append(rows + at)
+                    keys.append(block.take(pa.array(rows)))
+            if sum(map(len, found)):
+                yield Part(file, group, np.concatenate(found)), pa.concat_batches(keys)
 
 
 def _shown(rows: Indices, at: int, hidden: BitMap64) -> Indices:
@@ -220,6 +228,13 @@ def _shown(rows: Indices, at: int, hidden: BitMap64) -> Indices:
     if not gone:
         return rows
     return np.setdiff1d(rows, np.array(gone.to_array(), np.int64) - at, assume_unique=True)
+
+
+def _each(function: Callable[[In], Out], items: Sequence[In], threads: int) -> list[Out]:
+    if threads == 1 or len(items) < 2:
+        return [function(each) for each in items]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(function, items))
 
 
 def _named(file: FileRows, name: str) -> Column:
