@@ -8,7 +8,9 @@ Point = Literal["after-tombstones", "after-rows", "after-audit", "before-checkpo
 JdbcPoint = Literal["in-transaction"]
 AuditPoint = Literal["after-audit-commit", "after-audit-history"]
 ReplayPoint = Literal["after-replay-applied", "after-replay-settled", "after-reload-part"]
-AnyPoint = Point | JdbcPoint | AuditPoint | ReplayPoint
+EntryPoint = Literal["after-files", "before-entry", "after-entry"]
+"""The steps of a commit that is an entry of the log of our own."""
+AnyPoint = Point | JdbcPoint | AuditPoint | ReplayPoint | EntryPoint
 
 
 class InjectedCrash(BaseException):

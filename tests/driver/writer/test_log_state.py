@@ -13,6 +13,7 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -122,7 +123,8 @@ def as_parts(log: Path) -> None:
 def _with_sidecars(log: Path) -> tuple[Path, pa.Table, list[dict[str, Any]]]:
     file = classic(log)
     rows = rows_of(file)
-    of_files = rows.select(["add"]).filter(rows["add"].is_valid())
+    is_file = pc.or_(rows["add"].is_valid(), rows["remove"].is_valid())
+    of_files = rows.select(["add", "remove"]).filter(is_file)
     (log / "_sidecars").mkdir()
     sidecars = []
     for part in (of_files[:1], of_files[1:]):

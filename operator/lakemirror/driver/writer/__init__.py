@@ -18,6 +18,8 @@ if it is absent. Everything that decides what is written is pure; the edges are 
 `log_files`        Which files of a log make its newest version
 `log_checkpoints`  The actions in a checkpoint, of whatever kind
 `log_state`        The state of a table, read from its log or brought forward
+`checkpointing`    The checkpoint of a version, as a file and in the log
+`retention`        How long files stay that a table does not need any more
 `checksum`         The checksum file of a version
 `stores`           Where entries and files are put; on a local disk
 `java_store`       The log through Delta's own log store, for every file system that Delta knows

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from lakemirror.driver import faults
 from lakemirror.driver.writer.actions import Action, CommitInfo, line
 
 LOG: Final = "_delta_log"
@@ -43,6 +44,9 @@ class LogStore(Protocol):
 
     def create(self, name: str, content: bytes) -> bool:
         """Create a file with all of its content, durably. Returns False if there is one already."""
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Create a file, or put it in the place of another one, with all of its content."""
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or None if there is none."""
@@ -120,7 +124,9 @@ def commit(log: LogStore, before: Known, info: CommitInfo, actions: Iterable[Act
     if log.stamp(name_of(before.version)) != before.stamp:
         return Replaced(before.version)
     content = text_of(info, actions)
+    faults.reach("before-entry")
     found = _put(log, name_of(version), content)
+    faults.reach("after-entry")
     if found is None or _id_of(found) == info.id:
         return Committed(version, known(log, version))
     return Conflict(version, found)

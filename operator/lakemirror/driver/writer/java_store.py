@@ -6,6 +6,7 @@ when you change the version.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -50,6 +51,27 @@ class DeltaLogStore:
                 return False
             raise
         return True
+
+    def replace(self, name: str, content: bytes) -> None:
+        target = self._path(name)
+        if not self._store.isPartialWriteVisible(target, self._conf):
+            return self._write(target, content)
+        aside = self._path(f".{name}.{uuid.uuid4()}.tmp")
+        self._write(aside, content)
+        context = java_class(self._spark, "org.apache.hadoop.fs.FileContext")
+        rename = java_class(self._spark, "org.apache.hadoop.fs.Options$Rename")
+        gateway: Any = self._spark.sparkContext._gateway
+        ways = gateway.new_array(rename, 1)
+        ways[0] = rename.OVERWRITE
+        context.getFileContext(target.toUri(), self._conf).rename(aside, target, ways)
+        return None
+
+    def _write(self, path: Any, content: bytes) -> None:
+        opened = self._files.create(path, True)
+        try:
+            opened.write(content)
+        finally:
+            opened.close()
 
     def read(self, name: str) -> bytes | None:
         try:

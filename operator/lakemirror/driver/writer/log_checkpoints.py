@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemirror.driver.raised import LakemirrorError
 from lakemirror.driver.writer import schema
 from lakemirror.driver.writer.actions import Action, of_members
 from lakemirror.driver.writer.log_files import Damaged
@@ -24,9 +25,15 @@ _READ: Final = ("protocol", "metaData", "txn", "domainMetadata", "add", "sidecar
 _STATISTICS: Final = "stats_parsed"
 _PARSED: Final = (_STATISTICS, "partitionValues_parsed")
 """Members of an ``add`` that say in columns what others say as texts."""
+_NOT_OF_REMOVED: Final = frozenset({"stats", "tags"})
+"""What entries have of a file that was removed, and checkpoints do not need."""
 
 Members = dict[str, Any]
 Columns = Sequence[schema.Column]
+
+
+class Unknown(LakemirrorError):
+    """The log says something of an action for which there is no column."""
 
 
 class _File(Protocol):
@@ -38,6 +45,9 @@ class _File(Protocol):
     def adds(self, columns: Columns) -> list[Members]:
         """Return the files of a table with these columns, with their statistics as text."""
 
+    def removed(self, kind: pa.StructType) -> pa.StructArray:
+        """Return what was removed, with these members. Raises Unknown if there are others."""
+
 
 def read(names: Iterable[str], read_file: Callable[[str], bytes]) -> list[Action]:
     """Return the actions in the files of a checkpoint and in their sidecars.
@@ -45,9 +55,7 @@ def read(names: Iterable[str], read_file: Callable[[str], bytes]) -> list[Action
     ``read_file`` returns the content of a file of the log by its name. Raises Damaged if one is not what it
     should be.
     """
-    files = {name: _opened(name, read_file(name)) for name in names}
-    sidecars = [_sidecar(name, each) for name, file in files.items() for each in file.of("sidecar")]
-    files.update({name: _opened(name, read_file(name)) for name in sidecars})
+    files = _files(names, read_file)
     found: list[Action] = []
     columns: Columns = ()
     for kind in _READ[:-1]:  # files come last, because their statistics need the columns
@@ -60,6 +68,28 @@ def read(names: Iterable[str], read_file: Callable[[str], bytes]) -> list[Action
             except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
                 raise Damaged(name, f"has a wrong {kind}: {error!r}") from error
     return found
+
+
+def removed(
+    names: Iterable[str], read_file: Callable[[str], bytes], kind: pa.StructType
+) -> list[pa.StructArray]:
+    """Return what the files of a checkpoint, and its sidecars, say was removed, as structs of this type.
+
+    Raises Damaged as `read` does, and Unknown for members that the type lacks.
+    """
+    found = []
+    for name, file in _files(names, read_file).items():
+        try:
+            found.append(file.removed(kind))
+        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise Damaged(name, f"has a wrong remove: {error!r}") from error
+    return found
+
+
+def _files(names: Iterable[str], read_file: Callable[[str], bytes]) -> dict[str, _File]:
+    files = {name: _opened(name, read_file(name)) for name in names}
+    sidecars = [_sidecar(name, each) for name, file in files.items() for each in file.of("sidecar")]
+    return {**files, **{name: _opened(name, read_file(name)) for name in sidecars}}
 
 
 def _sidecar(name: str, members: Members) -> str:
@@ -94,6 +124,9 @@ class _Json:
     def adds(self, columns: Columns) -> list[Members]:
         return [{name: each[name] for name in each if name not in _PARSED} for each in self.of("add")]
 
+    def removed(self, kind: pa.StructType) -> pa.StructArray:
+        return structs(list(map(stripped, self.of("remove"))), kind)
+
 
 class _Parquet:
     """A file with a column for each action, one of which is not null in each row."""
@@ -126,6 +159,20 @@ class _Parquet:
                 if text is not None:
                     each.setdefault("stats", text)
         return found
+
+    def removed(self, kind: pa.StructType) -> pa.StructArray:
+        has = {each.name for each in self._has.get("remove", ())} - _NOT_OF_REMOVED
+        lacking = has - {each.name for each in kind}
+        if lacking:
+            raise Unknown(f"a checkpoint has {min(lacking)} of what was removed")
+        if not has:
+            return structs([], kind)
+        found = _there(self._read([f"remove.{name}" for name in sorted(has)])["remove"])
+        members = [
+            found.field(each.name).cast(each.type) if each.name in has else pa.nulls(len(found), each.type)
+            for each in kind
+        ]
+        return pa.StructArray.from_arrays(members, fields=list(kind))
 
     def _read(self, columns: list[str]) -> pa.Table:
         return self._file.read(columns=columns, use_threads=False)
@@ -160,3 +207,29 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
         members = {each.name: _plain(value[each.name], each.type) for each in kind}
         return {name: each for name, each in members.items() if each is not None}
     return value
+
+
+def stripped(removed: Members) -> Members:
+    """Return what was removed as checkpoints have it."""
+    return {name: each for name, each in removed.items() if name not in _NOT_OF_REMOVED}
+
+
+def structs(objects: Sequence[Members], kind: pa.StructType) -> pa.StructArray:
+    """Return objects as JSON has them as structs of a type. Raises Unknown for a member that it lacks."""
+    names = {each.name for each in kind}
+    for each in objects:
+        if not each.keys() <= names:
+            raise Unknown(f"an action has {min(each.keys() - names)}, for which checkpoints have no column")
+    return pa.StructArray.from_arrays(
+        [_array([each.get(field.name) for each in objects], field.type) for field in kind], fields=list(kind)
+    )
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_struct(kind):
+        found = structs([each or {} for each in values], kind)
+        missing = pa.array([each is None for each in values], pa.bool_())
+        return pa.StructArray.from_arrays(found.flatten(), fields=list(kind), mask=missing)
+    if pa.types.is_map(kind):
+        values = [None if each is None else list(each.items()) for each in values]
+    return pa.array(values, kind)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lakemirror.driver.raised import LakemirrorError
-from lakemirror.driver.writer.entry import Listed, name_of
+from lakemirror.driver.writer.entry import Listed, name_of, prefix_of
 
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
@@ -105,6 +105,17 @@ def _require_all(entries: Collection[int], begins: int, version: int) -> None:
     for each in range(begins + 1, version + 1):
         if each not in entries:
             raise Missing(name_of(each))
+
+
+def checkpoint_of(version: int) -> str:
+    """Return the name of a classic checkpoint."""
+    return f"{prefix_of(version)}checkpoint.parquet"
+
+
+def hint_of(version: int, rows: int, files: int, size: int) -> bytes:
+    """Return the content of `LAST_CHECKPOINT` for a checkpoint with this many actions, files and bytes."""
+    told = {"version": version, "size": rows, "sizeInBytes": size, "numOfAddFiles": files}
+    return f"{json.dumps(told)}\n".encode()
 
 
 def hinted(content: bytes | None) -> int:

@@ -67,7 +67,7 @@ def advance(log: LogStore, state: State) -> State | None:
         if len(entries) == _MANY:
             return None
         try:
-            entries.append(_entry(log, after.version))
+            entries.append(entry_of(log, after.version))
         except Missing:
             return None
         newest = after
@@ -93,19 +93,20 @@ def _read(log: LogStore, segment: Segment) -> State:
     except ValueError as error:
         raise Damaged(first, f"is no beginning: {error}") from error
     rest = segment.entries if segment.checkpoint else segment.entries[1:]
-    return _allowed(snapshot.after_all([_entry(log, version) for version in rest]), newest)
+    return _allowed(snapshot.after_all([entry_of(log, version) for version in rest]), newest)
 
 
 def _beginning(log: LogStore, segment: Segment) -> tuple[str, list[Action]]:
     """Return the actions of the checkpoint or of the first entry, and its name."""
     if not segment.checkpoint:
-        return name_of(0), _entry(log, 0)
-    return segment.checkpoint[0], log_checkpoints.read(segment.checkpoint, lambda name: _content(log, name))
+        return name_of(0), entry_of(log, 0)
+    return segment.checkpoint[0], log_checkpoints.read(segment.checkpoint, lambda name: content_of(log, name))
 
 
-def _entry(log: LogStore, version: int) -> list[Action]:
+def entry_of(log: LogStore, version: int) -> list[Action]:
+    """Return the actions of an entry that make the table's state. Raises Damaged."""
     name = name_of(version)
-    content = _content(log, name)
+    content = content_of(log, name)
     try:
         if not content.strip():
             raise ValueError("it is empty")
@@ -114,7 +115,8 @@ def _entry(log: LogStore, version: int) -> list[Action]:
         raise Damaged(name, f"is no entry: {error}") from error
 
 
-def _content(log: LogStore, name: str) -> bytes:
+def content_of(log: LogStore, name: str) -> bytes:
+    """Return the content of a file. Raises Missing."""
     content = log.read(name)
     if content is None:
         raise Missing(name)

@@ -33,10 +33,10 @@ class Files(Protocol):
         """Delete a file, if it is there."""
 
 
-def discard(files: Files, written: Iterable[File]) -> None:
+def discard(files: Files, paths: Iterable[str]) -> None:
     """Delete the files of a commit that is known not to be in the log, and never to be."""
-    for each in written:
-        files.delete(each.path)
+    for each in paths:
+        files.delete(each)
 
 
 class LocalFiles:
@@ -83,11 +83,8 @@ class LocalLogStore:
     def create(self, name: str, content: bytes) -> bool:
         if (self._log / name).exists():
             return False
-        aside = self._log / f".{name}.{uuid.uuid4()}.tmp"  # Delta and its VACUUM pass over it
+        aside = self._aside(name, content)
         try:
-            _write(aside, content)
-            # What a writer of Hadoop left of an entry that it did not finish: Hadoop would compare with it.
-            (self._log / f".{name}.crc").unlink(missing_ok=True)
             os.link(aside, self._log / name)
         except FileExistsError:
             return False
@@ -96,6 +93,18 @@ class LocalLogStore:
                 aside.unlink()
         _settle(self._log)
         return True
+
+    def replace(self, name: str, content: bytes) -> None:
+        os.replace(self._aside(name, content), self._log / name)
+        _settle(self._log)
+
+    def _aside(self, name: str, content: bytes) -> Path:
+        """Store what is to become a file. Delta and its VACUUM pass over it."""
+        aside = self._log / f".{name}.{uuid.uuid4()}.tmp"
+        _write(aside, content)
+        # What a writer of Hadoop left of a file that is another one now: Hadoop would compare with it.
+        (self._log / f".{name}.crc").unlink(missing_ok=True)
+        return aside
 
     def read(self, name: str) -> bytes | None:
         try:
