@@ -6,14 +6,16 @@ The golden files are what the driver wrote with Spark (`tests.support.golden`).
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakemirror.driver.rules import keys
-from lakemirror.driver.rules.hashes import xxhash64
-from lakemirror.driver.rules.kinds import INT, STRING, VARIANT, Arrays, Decimals, Kind, Maps
+from lakemirror.driver.rules.hashes import xxh64, xxhash64, xxhash64_of_int
+from lakemirror.driver.rules.kinds import BIGINT, DOUBLE, INT, STRING, VARIANT, Arrays, Decimals, Kind, Maps
 from tests.support.values import HASHED, RECORDS, VALUES
 
 pytestmark = pytest.mark.guarantee(
@@ -63,3 +65,103 @@ def test_a_record_that_arrives_again_has_the_same_identity() -> None:
 
 def test_hashes_are_those_of_spark() -> None:
     assert [xxhash64(*each) for each in HASHED] == golden("hashes")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0xEF46DB3751D8E999),
+        ("a", 0xD24EC4F1A98C6E5B),
+        ("abc", 0x44BC2CF5AD770999),
+        ("Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1),
+    ],
+)
+def test_hashes_are_those_of_xxhash(text: str, expected: int) -> None:
+    """(The values are in xxHash's and python-xxhash's own documentation.)"""
+    assert xxh64(text.encode(), 0) == expected
+
+
+def test_a_number_is_hashed_as_its_bytes() -> None:
+    for number in (0, 1, -1, 42, 2**31 - 1, -(2**31)):
+        octets = number.to_bytes(4, "little", signed=True)
+        assert xxhash64_of_int(number, 7) == xxh64(octets, 7)
+        long = xxh64(number.to_bytes(8, "little", signed=True), 42)
+        assert xxhash64(number) == (long - 2**64 if long >= 2**63 else long)
+    assert xxhash64(b"a") == xxhash64("a") == xxhash64("a", None)
+    assert -(2**63) <= xxhash64("b") < 2**63
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (float("nan"), "NaN"),
+        (float("inf"), "Infinity"),
+        (float("-inf"), "-Infinity"),
+        (0.0, "0.0"),
+        (-0.0, "-0.0"),
+        (1.0, "1.0"),
+        (0.001, "0.001"),
+        (0.0009, "9.0E-4"),
+        (9999999.0, "9999999.0"),
+        (10000000.0, "1.0E7"),
+        (-123456789.125, "-1.23456789125E8"),
+        (1.5e300, "1.5E300"),
+    ],
+)
+def test_a_double_is_written_as_java_does(number: float, text: str) -> None:
+    assert keys.java_text(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (1.0, "0x1.0p0"),
+        (-1.5, "-0x1.8p0"),
+        (0.0, "0x0.0p0"),
+        (-0.0, "-0x0.0p0"),
+        (0.1, "0x1.999999999999ap-4"),
+        (5e-324, "0x0.0000000000001p-1022"),
+        (1.7976931348623157e308, "0x1.fffffffffffffp1023"),
+        (float("nan"), "NaN"),
+        (float("-inf"), "-Infinity"),
+        (float("inf"), "Infinity"),
+    ],
+)
+def test_a_float_is_written_in_hexadecimal_as_java_does(number: float, text: str) -> None:
+    assert keys.java_hex(number) == text
+
+
+def test_a_variant_is_json_with_its_members_in_order() -> None:
+    value = {"b": [1, True, None, "x"], "a": {"d": Decimal("1.50"), "c": Decimal("1e2")}}
+    assert keys.variant_json(value) == '{"a":{"c":100,"d":1.5},"b":[1,true,null,"x"]}'
+    assert keys.variant_json(Decimal("1" * 38)) == "1" * 38
+    assert keys.variant_json(Decimal("1e38")) == "1.0E38", "39 digits are more than any decimal has"
+    assert keys.variant_json(Decimal("-0.5")) == "-0.5"
+    assert keys.variant_json(Decimal("-0.0")) == "0"
+
+
+def test_moments_have_no_needless_digits() -> None:
+    assert keys.local_text(datetime(2026, 1, 2, 3, 4, 5)) == "2026-01-02 03:04:05"
+    assert keys.local_text(datetime(2026, 1, 2, 3, 4, 5, 600_000)) == "2026-01-02 03:04:05.6"
+    assert keys.local_text(datetime(5, 1, 2, 3, 4, 50)) == "0005-01-02 03:04:50"
+    assert keys.micros_of(datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))) == 0
+    assert keys.micros_of(datetime(1970, 1, 1, 0, 0, 0, 1)) == 1
+
+
+def test_numbers_that_are_equal_have_one_text_in_a_key() -> None:
+    for one, other in (
+        ((5, INT), (5.0, DOUBLE)),
+        ((5, INT), (Decimal("5.00"), Decimals(5, 2))),
+        ((0, INT), (-0.0, DOUBLE)),
+        ((2**63 - 1, BIGINT), (9.223372036854775807e18, DOUBLE)),
+        ((-(2**63), BIGINT), (-(2.0**63), DOUBLE)),
+    ):
+        assert keys.canonical(*one) == keys.canonical(*other)
+    assert keys.canonical(0.5, DOUBLE) != keys.canonical(0, INT)
+    assert keys.canonical(2.0**64, DOUBLE) != keys.canonical(2**63 - 1, BIGINT)
+    assert keys.canonical(Decimal("100"), Decimals(5, 0)) == "100"
+
+
+def test_members_that_are_null_are_left_out_of_json_and_elements_are_not() -> None:
+    assert keys.to_json({"a": None, "b": [None, {"c": None}], "d": {"e": 1}}) == '{"b":[null,{}],"d":{"e":1}}'
+    assert keys.to_json("\x01\\u001f\x1f") == '"\\u0001\\\\u001f\\u001F"'

@@ -323,3 +323,119 @@ def test_a_sequence_is_one_of_postgres_where_there_is_an_lsn() -> None:
     odd = Source("another", lsn=5, sequence="odd")
     assert misplaced(odd, HERE) == "source.sequence is not valid: odd"
     assert misplaced(odd._replace(lsn=None, file="bin.000001"), HERE) is None
+
+
+def test_a_row_of_a_snapshot_comes_before_changes_wherever_times_or_offsets_order() -> None:
+    for by in ("timestamp", "offset"):
+        assert parts(Source(ts_us=99), snapshot=True, by=by)[3] == 0
+        assert parts(Source(ts_us=99), by=by)[3] == 1
+    assert parts(Source(ts_us=99), snapshot=True) == (0, 99, 8, 0)
+
+
+def test_a_list_of_changes_keeps_its_places_where_offsets_order_only() -> None:
+    listed = Source("delta", sequence="0A" * 26, ts_us=99)
+    assert sequence(listed, HERE, snapshot=False, by="offset") == b"\x0a" * 26
+    assert parts(listed, by="timestamp") == (0, 99, 8, 1)
+    assert parts(listed._replace(connector="other"), by="offset") == (0, 0, 8, 1)
+    assert parts(listed._replace(sequence=None), by="offset") == (0, 0, 8, 1)
+
+
+def test_an_epoch_begins_at_offsets_of_partitions_that_it_names() -> None:
+    epochs = [Epoch(1, {("t", 0): 10})]
+
+    def epoch(origin: Origin) -> bytes:
+        return sequence(POSTGRES, origin, snapshot=False, epochs=epochs)[:2]
+
+    assert epoch(Origin("t", 0, 10)) == b"\0\1"
+    for origin in (Origin("t", 0), Origin("t", None, 10), Origin(None, 0, 10), Origin("u", 0, 10), Origin()):
+        assert epoch(origin) == b"\0\0"
+
+
+def test_records_without_a_place_follow_nothing() -> None:
+    here = Origin("t", 0, 5)
+    assert here.follows(Origin("t", 0, 4))
+    for other in (Origin("t", 0), Origin("t", None, 4), Origin(None, 0, 4), Origin(None, None, 4)):
+        assert not here.follows(other)
+        assert not other.follows(here._replace(offset=3))
+        assert not other._replace(offset=9).follows(other._replace(offset=8)) or other.partition == 0
+    assert Origin("t", 0).in_partition_of(here)
+    assert not Origin(None, 0, 9).in_partition_of(Origin(None, 0, 8))
+    assert not Origin("t", None, 9).in_partition_of(Origin("t", None, 8))
+
+
+def test_texts_that_say_that_something_is_missing_say_nothing() -> None:
+    for text in ("", "NULL", "null"):
+        assert parts(Source("oracle", scn="70", commit_scn=text)) == (0, 70, 70, 1)
+        assert parts(Source("sqlserver", commit_lsn=text, change_lsn="5")) == (0, 5, 5, 1)
+        assert parts(Source("sqlserver", commit_lsn="5", change_lsn=text)) == (0, 5, 0, 1)
+        assert is_by_time(Source("custom", file=text, scn=text, commit_lsn=text, change_lsn=text))
+        assert misplaced(Source("oracle", scn="5", commit_scn=text), HERE) is None
+    for name in ("file", "scn", "commit_lsn", "change_lsn"):
+        assert not is_by_time(Source("custom", **{name: "5"}))
+
+
+def test_a_position_with_the_tie_of_an_event() -> None:
+    assert parts(Source("sqlserver", commit_lsn="5", change_lsn="5"))[3] == 1
+    assert parts(Source("sqlserver", commit_lsn="5", change_lsn="5", event_serial_no=0))[3] == 1
+    assert parts(Source("sqlserver", commit_lsn="5", change_lsn="5", event_serial_no=1))[3] == 2
+    assert parts(Source("sqlserver", commit_lsn="5", change_lsn="5", event_serial_no=1), snapshot=True) == (
+        *(0, 5),
+        *(0, 0),
+    )
+
+
+def test_a_log_is_that_of_its_source() -> None:
+    for by, log in (
+        ("auto", "shop"),
+        ("lsn", "shop"),
+        ("binlog", "shop"),
+        ("offset", None),
+        ("columns", None),
+    ):
+        assert log_of(POSTGRES, by) == log  # type: ignore[arg-type]
+    assert log_of(POSTGRES._replace(name=None), "auto") == ""
+    assert log_of(POSTGRES._replace(db="d"), "auto") == "shop"
+    assert log_of(Source("sqlserver", name="s", commit_lsn="1"), "auto") == "s"
+
+
+def test_a_server_is_what_a_record_names_of_it() -> None:
+    assert server_of(Source(server_id=7)) == "7"
+    assert server_of(Source(system_identifier="x", timeline="2")) == "x/2"
+    assert server_of(Source(timeline="2")) == "2"
+
+
+def test_the_last_time_is_the_end_of_the_year_9998() -> None:
+    last = 253_370_764_799_999_999
+    assert source_micros(Source(ts_us=last)) == last
+    assert source_micros(Source(ts_us=last + 1)) is None
+    assert source_micros(Source(ts_ms=last // 1000)) == last - 999
+    assert source_micros(Source(ts_us=last + 1, ts_ms=5)) == 5000
+    assert source_micros(Source(), None, 7, 8) == 7000
+    assert misplaced(Source(ts_us=last + 1, ts_ms=5), HERE) == f"source.ts_us is not valid: {last + 1}"
+    assert misplaced(Source(ts_ms=last), HERE) == f"source.ts_ms is not valid: {last}"
+    assert misplaced(Source(ts_ms=last), HERE, by="offset") is None
+
+
+def test_a_record_without_a_partition_may_have_a_place() -> None:
+    assert misplaced(POSTGRES, Origin()) is None
+    assert misplaced(POSTGRES, Origin("t", 0, 2**63 - 2)) is None
+    assert misplaced(POSTGRES, Origin("t", None, -1)) == "offset is not valid: -1"
+    assert misplaced(POSTGRES._replace(lsn=-1), HERE, by="offset") is None, "it orders nothing"
+    assert misplaced(POSTGRES._replace(lsn=-1), HERE, by="binlog") == "source.lsn is not valid: -1"
+
+
+def test_a_declared_position_may_be_any_of_those_that_it_can_be() -> None:
+    change = Source("sqlserver", change_lsn="5")
+    assert misplaced(change, HERE, by="lsn") is None
+    assert misplaced(Source("postgresql", sequence='["5","7"]'), HERE, by="lsn") is None
+    assert misplaced(Source(ts_ms=5), HERE, by="timestamp") is None
+    assert misplaced(Source("mysql", file="b.1"), HERE, by="binlog") is None
+    for by in ("offset", "columns", "auto"):
+        assert misplaced(Source(), HERE, by=by) is None  # type: ignore[arg-type]
+
+
+def test_an_open_transaction_is_one_of_postgres() -> None:
+    assert is_unanchored(Source(lsn=5), snapshot=False, by="lsn")
+    assert not is_unanchored(Source(lsn=5), snapshot=True, by="auto")
+    assert not is_unanchored(Source(sequence='[null,"5"]'), snapshot=False, by="auto")
+    assert not is_unanchored(Source("mysql", file="b.1"), snapshot=False, by="auto")

@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, Final
 
 from lakemirror.driver.rules.kinds import (
@@ -34,6 +34,7 @@ from lakemirror.driver.rules.values import Value
 
 Kinds = Mapping[str, Kind]
 _NO_DIGITS: Final = str.maketrans("", "", "-.")
+_EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BIGINT: Final = range(-(2**63), 2**63)
 _LOWER_CASE: Final = {f"\\u{code:04x}": f"\\u{code:04X}" for code in range(0x20)}
@@ -194,7 +195,7 @@ def variant_json(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(variant_json, value)) + "]"
     if isinstance(value, Decimal):
-        plain = f"{value.normalize():f}"
+        plain = f"{value.normalize(_EXACT) or Decimal():f}"  # zero has no sign
         return plain if len(plain.translate(_NO_DIGITS)) <= MAX_DIGITS else java_text(float(value))
     return to_json(value)
 
