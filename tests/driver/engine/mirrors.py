@@ -45,6 +45,7 @@ KEYS: Mapping[str, tuple[Kind, Sequence[Any]]] = {
         Decimals(9, 2),
         [Decimal("-1.00"), Decimal("0.00"), Decimal("1.10"), Decimal("9999999.99")],
     ),
+    "decimal(10,2)": (Decimals(10, 2), [Decimal("-1.00"), Decimal("0.00")]),
     "decimal(30,3)": (
         Decimals(30, 3),
         [Decimal("-1.000"), Decimal("0.001"), Decimal(f"{10**26}.000"), Decimal(f"{2**64}.000")],
@@ -114,17 +115,18 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """What a mirror is like. ``keys`` are the types of the columns of its key: k0, k1, ..."""
+    """What a mirror is like. ``keys`` are the types of the key's columns, which are k0, k1, ... or ``named``."""
 
     keys: tuple[str, ...] = ("long",)
     mapped: bool = False
     hides: bool = True
     soft: bool = False
     values: tuple[str, ...] = ("v", "w")
+    named: tuple[str, ...] = ()
 
     @property
     def key(self) -> list[str]:
-        return [f"k{i}" for i in range(len(self.keys))]
+        return list(self.named) or [f"k{i}" for i in range(len(self.keys))]
 
     @property
     def kinds(self) -> dict[str, Kind]:
