@@ -115,7 +115,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """What a mirror is like. ``keys`` are the types of the key's columns, which are k0, k1, ... or ``named``."""
+    """What a mirror is like. ``keys`` are the types of the columns of its key: k0, k1, ..., or ``named``."""
 
     keys: tuple[str, ...] = ("long",)
     mapped: bool = False
