@@ -280,6 +280,20 @@ def test_of_an_earlier_transaction_the_row_of_a_later_snapshot_knows_already() -
     assert values(in_any_order(batch, read)[0]) == (8, "read")
 
 
+def test_a_value_from_before_the_snapshot_that_comes_late_is_not_one_of_after() -> None:
+    """The row is that of a change after the snapshot, which left the value out."""
+    read = merge([event("r", 90, 1, v=0, note="read")], None, None, TABLE).row
+    stored = merge([event("u", 80, 2, v=8, unanchored=True)], read, None, TABLE).row
+    assert values(merge([event("u", 70, 0, v=7, note="former", unanchored=True)], stored, None, TABLE)) == (
+        8,
+        "read",
+    )
+    assert values(merge([event("u", 85, 3, v=9, note="later", unanchored=True)], stored, None, TABLE)) == (
+        9,
+        "later",
+    )
+
+
 def test_a_row_of_a_snapshot_fills_what_an_open_transaction_left_waiting() -> None:
     """The batch has the row, and a change that is older than the stored one."""
     stored = merge([event("u", 80, 4, v=8, unanchored=True)], None, None, TABLE).row
@@ -395,6 +409,23 @@ def test_a_truncate_with_soft_deletes_marks_the_rows() -> None:
         9000,
         [SUPERSEDED],
     )
+
+
+def test_of_the_truncates_of_a_batch_the_newest_counts_unless_it_is_known() -> None:
+    def outcomes(former: int | None, *truncates: int) -> list[Outcome]:
+        mirror = Mirror(truncated=None if former is None else Truncated(at(former)))
+        table = Table(TABLE.columns, truncates=[Truncated(at(each)) for each in truncates])
+        applied = apply(mirror, [], table)
+        assert applied.mirror.truncated == table.floor or former is not None
+        return list(applied.truncates)
+
+    assert outcomes(None, 5) == [APPLIED]
+    assert outcomes(None, 5, 9, 7) == [SUPERSEDED, APPLIED, SUPERSEDED]
+    assert outcomes(4, 5) == [APPLIED]
+    assert outcomes(5, 5) == [DUPLICATE]
+    assert outcomes(6, 5) == [STALE]
+    assert outcomes(6, 5, 4) == [STALE, SUPERSEDED]
+    assert outcomes(6) == []
 
 
 # -- changes of keys --------------------------------------------------------------------------------------
@@ -587,6 +618,9 @@ def test_a_violation_that_is_overtaken_holds_nothing() -> None:
         ([event("c", 6, v=6)], row(4, 4, op="d"), None, False),
         ([event("c", 6, v=6)], row(4, 4), Tombstone(at(5)), False),
         ([event("c", 6, v=6, unanchored=True)], row(4, 4), None, False),
+        ([event("c", 5, v=5), event("u", 6, v=6, unanchored=True)], row(4, 4), None, False),
+        ([event("c", 5, 8, v=5), event("d", 5, 9)], row(4, 4), None, False),  # the last at its place
+        ([event("d", 5, 8), event("c", 5, 9, v=5)], row(4, 4), None, True),
     ],
 )
 def test_a_create_of_a_live_row_is_a_conflict(

@@ -311,6 +311,18 @@ HISTORIES = [
         {"a": 5},
     ),
     Odd(
+        "A row is deleted, and gets another key before the create of its next life has come.",
+        [created("a", 1, 1, "old"), deleted("a", 2), *moved("a", "b", 5, 5)],
+        {"b": (5, None)},
+        {"a": 2},
+    ),
+    Odd(
+        "A table is truncated, and a row gets another key before its create has come.",
+        [created("a", 1, 1, "old"), truncated(3), *moved("a", "b", 5, 5)],
+        {"b": (5, None)},
+        {"a": 3},
+    ),
+    Odd(
         "A table is truncated between rows that a snapshot reads.",
         [
             was_read("a", 50, 1, "read", 1),

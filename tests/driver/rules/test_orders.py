@@ -76,6 +76,11 @@ def test_the_bytes_tell_what_a_sequence_is_made_of(place: Place, kind: Kind) -> 
         (position(9, at=4), position(9, at=4, topic="c"), None),
         (position(5, topic="x"), position(9, topic="y"), None),
         (position(5, at=1, topic="x"), position(9, topic="y"), Why.LOG),
+        (position(5, at=20), position(9, at=4, topic="b"), None),  # within a log, only positions count
+        (position(5, at=20, topic="x"), position(9, at=4, topic="x"), None),
+        (position(5, at=9), position(9, at=4, topic="c"), Why.LOG),  # clocks may differ by so much
+        (position(5, at=10), position(9, at=4, topic="c"), Why.MOVED),
+        (position(9, at=5), position(5, at=4, topic="c"), None),
         (position(5, at=3), position(9, topic="c")._replace(at=None), Why.LOG),
         (position(5, topic="c")._replace(at=None), position(9, at=3), Why.LOG),
         (offset(5), offset(9), None),
@@ -183,3 +188,60 @@ def test_a_truncate_removes_only_what_compares_with_it() -> None:
     above = Truncated(position(50, epoch=1).seq, Kind.POSITION, Origin("a", 0, 1), frozenset({"a"}))
     assert above.removes(position(99, topic="c"))
     assert Truncated(position(50).seq).removes(offset(1, partition=7))
+
+
+def in_epoch(number: int, place: Place) -> Place:
+    return place._replace(seq=number.to_bytes(2, "big") + place.seq[2:])
+
+
+def test_an_epoch_does_not_change_what_a_sequence_is_made_of() -> None:
+    for place in (position(5), offset(5), time(5), NOTHING, COLUMNS, GIVEN):
+        assert kind_of(in_epoch(3, place)) is kind_of(place)
+    nowhere = Place(bytes(26), 0, Origin())
+    assert kind_of(nowhere) is Kind.NOTHING
+    assert kind_of(time(5)._replace(origin=Origin("a", 0))) is Kind.POSITION
+
+
+def test_a_topic_of_several_logs_is_compared_by_the_times_of_its_changes() -> None:
+    several = Orders(logs={"a": None}, tolerance=5)
+    assert unordered(position(5, at=1), position(9, at=4), several) is None
+    assert unordered(position(5, at=5), position(9, at=4), several) is Why.LOG
+    assert [several.log_of(each) for each in ("a", "b", None)] == [None, "topic b", "topic "]
+    files = Orders(logs={"": "shop", "a": None}, of_files=True)
+    assert [files.log_of(each) for each in ("a", None)] == ["shop", "shop"]
+    assert unordered(position(5, at=5), position(9, at=4), files) is None
+    assert Orders(of_files=True).log_of("a") is None
+
+
+def test_only_a_reload_notes_a_partition() -> None:
+    repaired = Place(offset(50).seq, None, Origin("__lakemirror.repair", 3, 0))
+    assert unordered(offset(60, partition=7), repaired, LOGS) is None
+    row = Place(offset(50).seq, None, Origin(RELOAD_TOPIC, 3, 0))
+    assert unordered(offset(60, partition=7), row, LOGS) is Why.PARTITION
+    assert unordered(offset(60, partition=7), row, Orders(of_files=True)) is None
+    assert (
+        unordered(offset(60, partition=7), row._replace(origin=Origin(RELOAD_TOPIC, None, 0)), LOGS) is None
+    )
+
+
+def test_a_partition_has_reached_an_epoch_if_the_manifest_says_so() -> None:
+    mine, other = in_epoch(1, position(5, partition=1)), in_epoch(2, position(9))
+    assert unordered(mine, other, Orders(reached={("a", 1): 1})) is Why.EPOCH
+    assert unordered(mine, other, Orders(reached={("a", 1): 2})) is None
+    assert unordered(mine, other, Orders(reached={("a", 1): 3})) is None
+    assert unordered(mine, other, Orders(reached={("b", 1): 2})) is Why.EPOCH
+    assert unordered(mine, other, Orders(of_files=True)) is None
+    nowhere = mine._replace(origin=Origin())
+    assert unordered(nowhere, other, Orders(reached={("a", 1): 2})) is Why.EPOCH
+
+
+def test_a_truncate_in_a_lower_epoch_removes_nothing_of_a_higher_one() -> None:
+    below = Truncated(position(50).seq, Kind.POSITION, Origin("a", 0, 1), frozenset({"a"}))
+    assert not below.removes(in_epoch(1, position(3)))
+    assert not below.compares(in_epoch(1, offset(3)))
+    alone = Truncated(position(50).seq, Kind.POSITION, Origin("a", 0, 1))
+    assert alone.removes(position(49))
+    assert not alone.removes(position(49, topic="b"))
+    assert below.removes(position(50))
+    nothing = Truncated(bytes(26), Kind.NOTHING)
+    assert nothing.compares(NOTHING)

@@ -398,3 +398,20 @@ def test_snapshots_of_what_waits_are_not_remembered_as_applied() -> None:
     assert applied.memory[STREAM].snapshots == (point(0, 3, op="r").digits,)
     waiting = decide([point(0, 3, time=51, op="r")], standing=lambda _: stands)
     assert waiting.memory[STREAM].snapshots == ()
+
+
+def test_a_table_that_waits_waits_in_partitions_whose_own_changes_are_undecided() -> None:
+    streams = [Stream("t", number, "shop") for number in range(2)]
+    known = judged({each: [point(0, 1000, time=9)] for each in streams}, {}).memory
+    found = judged({streams[0]: [point(1, 5, time=50)], streams[1]: [point(1, 998, time=9)]}, known)
+    assert found.tables == {"t"}
+    assert streams[1] in found.held
+    assert found.waits(streams[1], point(2, 1001)), "its table waits"
+
+
+def test_what_is_later_but_not_below_or_below_but_not_later_goes_on() -> None:
+    stands = (Standing("t", 0, point(0, 100).digits, 50),)
+    batch = [point(0, 3, time=40), point(1, 200, time=60)]
+    found = decide(batch, standing=lambda _: stands)
+    assert not any(found.waits(STREAM, each) for each in batch)
+    assert found.memory[STREAM].former == {}

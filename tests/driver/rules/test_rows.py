@@ -115,7 +115,55 @@ def test_policies_skip_and_fail_change_nothing() -> None:
     assert drift.plan(None, schemas, "fail").drift == []
 
 
+def test_a_column_that_is_new_and_grows_at_once_is_added_as_it_is_last() -> None:
+    schemas = [{"id": INT}, {"id": INT, "new": INT}, {"id": INT, "new": DOUBLE}]
+    found = drift.plan({"id": INT}, schemas, "evolve")
+    assert (found.add, found.alter) == ({"new": DOUBLE}, {})
+    first = drift.plan(None, [{"id": INT}, {"id": BIGINT, "new": INT}], "evolve")
+    assert (first.columns, first.add, first.alter) == ({"id": BIGINT, "new": INT}, {"new": INT}, {})
+    assert [(each.column, each.action) for each in first.drift] == [
+        ("id", Action.ALTERED),
+        ("new", Action.ADDED),
+    ]
+
+
+def test_a_column_that_the_source_no_longer_has_is_added_for_old_events_only_if_columns_evolve() -> None:
+    schemas = [{"id": INT, "past": INT, "new": INT}]
+    added = drift.plan({"id": INT}, schemas, "evolve", past=["past"])
+    assert set(added.add) == {"past", "new"}
+    skipped = drift.plan({"id": INT}, schemas, "skip", past=["past"])
+    assert [each.column for each in skipped.drift] == ["new"]
+
+
+def test_a_column_that_comes_back_is_told_once() -> None:
+    schemas = [{"id": INT, "v": INT}, {"id": INT, "v": INT}]
+    found = drift.plan({"id": INT, "v": INT}, schemas, "evolve", returned=["v"])
+    assert [(each.column, each.change, each.action) for each in found.drift] == [
+        ("v", Change.ADDED, Action.ADDED)
+    ]
+    assert (found.add, found.refused) == ({}, [frozenset(), frozenset()])
+
+
+def test_a_column_is_gone_if_a_later_change_lacks_it() -> None:
+    assert not drift.ColumnMarks().is_gone
+    assert drift.ColumnMarks(absent=b"2").is_gone
+    assert drift.ColumnMarks(absent=b"2", present=b"1").is_gone
+    assert not drift.ColumnMarks(absent=b"1", present=b"2").is_gone
+    assert not drift.ColumnMarks(absent=b"1", present=b"1").is_gone
+    assert not drift.ColumnMarks(present=b"1").is_gone
+
+
+def test_members_that_only_case_tells_apart_are_one() -> None:
+    one, other = Structs((("a", INT), ("B", STRING))), Structs((("A", INT), ("b", STRING), ("c", INT)))
+    assert drift.grown(one, other) == Structs((("a", INT), ("B", STRING), ("c", INT)))
+    assert drift.grown(INT, one) == INT
+
+
 # -- types from values ------------------------------------------------------------------------------------
+
+
+def nested(levels: int, kind: Kind) -> Kind:
+    return Structs((("a", nested(levels - 1, kind)),)) if levels else kind
 
 
 @pytest.mark.parametrize(
@@ -137,6 +185,32 @@ def test_policies_skip_and_fail_change_nothing() -> None:
         (['{"a": 1}', '{"a": "x"}'], STRING),
         (["{}"], STRING),
         (['{"scale": 2, "value": "AA=="}'], STRING),
+        (
+            ['{"scale": 2, "value": "AA==", "more": 1}'],
+            Structs((("more", BIGINT), ("scale", BIGINT), ("value", STRING))),
+        ),
+        (['{"scale": 2, "other": "AA=="}'], Structs((("other", STRING), ("scale", BIGINT)))),
+        (['{"scale": 2, "value": 5}'], Structs((("scale", BIGINT), ("value", BIGINT)))),
+        (['{"scale": "2", "value": "AA=="}'], Structs((("scale", STRING), ("value", STRING)))),
+        (["-9223372036854775808", "9223372036854775807"], BIGINT),
+        (["-9223372036854775809"], Decimals(38, 0)),
+        (["9223372036854775808", "1.5"], DOUBLE),
+        (["true", "1"], STRING),
+        (["true", '"a"'], STRING),
+        (['"Infinity"', '"-Infinity"', "1"], DOUBLE),
+        (['{"a": 1}', '{"a": 1.5}', '{"a": 9223372036854775808}'], Structs((("a", DOUBLE),))),
+        (['{"a": "NaN"}', '{"a": 1}'], Structs((("a", DOUBLE),))),
+        (['{"a": "NaN"}', '{"a": "x"}'], Structs((("a", STRING),))),
+        (['{"a": "NaN"}', '{"a": true}'], STRING),
+        (['{"a": 1}', '{"a": true}'], STRING),
+        (['{"a": [1]}', '{"a": {"b": 1}}'], STRING),
+        (['{"a": null}'], STRING),
+        (["[[[[1]]]]"], Arrays(Arrays(Arrays(Arrays(BIGINT))))),
+        (["[[[[[1]]]]]"], Arrays(Arrays(Arrays(Arrays(STRING))))),
+        (['[{"a": 1}]', "[null]"], Arrays(Structs((("a", BIGINT),)))),
+        (["[1]", "[[1]]"], Arrays(STRING)),
+        (['{"a":' * 19 + "1" + "}" * 19], nested(19, BIGINT)),
+        (['{"a":' * 20 + '{"a":1}' + "}" * 20], nested(20, STRING)),
     ],
 )
 def test_values_show_their_type_in_any_order(values: list[str], kind: Kind | None) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from lakemirror.driver.rules.append import Listed, append
 from lakemirror.driver.rules.orders import Truncated
-from lakemirror.driver.rules.positions import Origin
+from lakemirror.driver.rules.positions import Origin, own
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Outcome
 from lakemirror.driver.rules.versions import Stored, Tracking, history
@@ -131,6 +131,76 @@ def test_a_batch_that_failed_after_its_tombstones_makes_no_duplicates_of_itself(
     assert again.outcomes == [APPLIED]
     later = history([gone], Stored(ends=first.ends), Tracking(TABLE), batch=8)
     assert later.outcomes == [DUPLICATE]
+
+
+def test_a_version_remembers_its_end_and_its_beginning_after_what_made_them_is_forgotten() -> None:
+    """Deletes and merged changes are collected after a time."""
+    ended = history([event("c", 10, 1), event("d", 20)], Stored(), PLAIN)
+    late = history([event("u", 15, 2)], Stored(ended.versions), PLAIN)
+    assert [(each.valid_from, each.valid_to) for each in late.versions] == [(10, 15), (15, 20)]
+    assert [each.is_current for each in late.versions] == [False, False]
+    tracking = Tracking(TABLE, compared=["note"])
+    changes = [event("c", 10, 1, note="a"), event("u", 20, 2, note="a")]
+    begun = history(changes, Stored(), tracking)
+    split = history([event("u", 15, 9, note="z")], Stored(begun.versions), tracking)
+    shown = [(each.valid_from, each.valid_to, each.row.values["note"]) for each in split.versions]
+    assert shown == [(10, 15, "a"), (15, 20, "z"), (20, None, "a")]
+
+
+def test_a_change_that_left_a_value_out_is_a_duplicate_when_it_is_sent_again() -> None:
+    changes = [event("c", 10, 1, note="a"), event("u", 20, 2)]
+    again = [changes[1]._replace(origin=Origin("t", 0, 90))]
+    assert spans([changes, again], show="note") == (
+        [(10, 20, "a"), (20, None, "a")],
+        [[APPLIED, APPLIED], [DUPLICATE]],
+    )
+    carried = [event("u", 20, 2, note="a")._replace(origin=Origin("t", 0, 90))]
+    assert spans([changes, carried])[1][1] == [APPLIED], "it says more than the one that is stored"
+    other = [event("c", 20, 2)._replace(origin=Origin("t", 0, 90))]
+    assert spans([changes, other])[1][1] == [APPLIED], "another operation"
+
+
+def test_a_version_remembers_only_what_is_older_than_itself() -> None:
+    told = history([event("c", 10, 1, note="a"), event("u", 20, 2)], Stored(), PLAIN)
+    assert [dict(each.row.seqs) for each in told.versions] == [{}, {"note": own(event("c", 10).seq)}]
+
+
+def test_a_line_that_is_read_again_with_other_bytes_is_a_correction() -> None:
+    half, whole = event("u", 10, 1, offset=5), event("u", 10, 2, offset=5)
+    corrects = Tracking(Table(TABLE.columns, TABLE.tracked, corrects=True))
+    assert spans([[half], [whole]], corrects) == ([(10, None, 2)], [[APPLIED], [APPLIED]])
+    assert spans([[half], [whole]], PLAIN) == ([(10, None, 1)], [[APPLIED], [STALE]])
+
+
+def test_no_version_after_a_truncate_begins_before_it() -> None:
+    first, second = Truncated(event("u", 25).seq, at=50), Truncated(event("u", 26).seq)
+    table = Table(TABLE.columns, TABLE.tracked, truncates=[first, second])
+    changes = [event("c", 10, 1), event("u", 30, 3, time=40)]
+    assert in_any_order(changes, Tracking(table)) == [(10, 50, 1), (50, None, 3)]
+    timeless = Table(TABLE.columns, TABLE.tracked, truncates=[second])
+    assert in_any_order(changes, Tracking(timeless)) == [(10, 10, 1), (40, None, 3)]
+
+
+def test_a_row_that_was_there_before_and_has_no_time_is_valid_since_the_beginning() -> None:
+    timeless = event("u", 10, 1)._replace(at=None)
+    assert in_any_order([timeless, event("u", 20, 2)]) == [(0, 20, 1), (20, None, 2)]
+    assert in_any_order([timeless, event("u", 20, 2)], Tracking(TABLE, initial=5)) == [
+        (0, 20, 1),
+        (20, None, 2),
+    ]
+    compared = Tracking(TABLE, compared=["v"], initial=5)
+    assert in_any_order([event("u", 10, 1), event("u", 20, 2)], compared) == [(5, 20, 1), (20, None, 2)]
+    assert in_any_order([event("c", 10, 1), event("u", 20, 2)], compared) == [(10, 20, 1), (20, None, 2)]
+
+
+def test_a_version_says_whether_it_is_current_or_the_last_of_a_row_that_is_gone() -> None:
+    def flags(*events: Event) -> list[tuple[bool, bool]]:
+        return [(each.is_current, each.is_deleted) for each in history(events, Stored(), PLAIN).versions]
+
+    assert flags(event("c", 10, 1), event("u", 20, 2)) == [(False, False), (True, False)]
+    assert flags(event("c", 10, 1), event("d", 20)) == [(False, True)]
+    assert flags(event("c", 10, 1), event("d", 20), event("c", 30, 3)) == [(False, False), (True, False)]
+    assert flags(event("d", 20)) == []
 
 
 def test_a_list_has_each_event_once() -> None:

@@ -161,7 +161,8 @@ def _facts(
         if row.is_live
         for name in table.tracked
     ]
-    ends = [each.seq for each in gone] + ([] if table.floor is None else [table.floor.seq])
+    ends = [each.seq for each in gone] + [each.seq for each in rows if not each.is_live]
+    ends += [] if table.floor is None else [table.floor.seq]
     return facts + [_Fact(name, Said(None, own(end))) for end in ends for name in table.tracked]
 
 
