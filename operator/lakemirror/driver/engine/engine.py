@@ -14,9 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -39,17 +38,18 @@ from lakemirror.driver.engine.commits import (
     discard,
     tombstones_of,
 )
+from lakemirror.driver.engine.job import Found
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
-from lakemirror.driver.engine.seen import Seen
 from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends
+from lakemirror.driver.engine.verdicts import Candidate, judge
+from lakemirror.driver.errors import cause_of, stops_pipeline
 from lakemirror.driver.orders import Orders
+from lakemirror.driver.parallel import side_by_side
 from lakemirror.driver.plan.mirrored import MirroredTable
-from lakemirror.driver.profile import evidence
 from lakemirror.driver.profile.overview import Changes, Group, TableOverview
-from lakemirror.driver.profile.positions import Memory, Stream
+from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.results import TableResult
-from lakemirror.driver.rules import restarts
 from lakemirror.driver.rules.values import Outcome
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.tombstones import raised
@@ -75,7 +75,19 @@ class _Table:
     rows: DeltaTable
     ends: DeltaTable
     orders: Orders
+    known: MirrorFiles
     changes: int = 0
+
+    @property
+    def files(self) -> MirrorFiles:
+        """The files of the mirror as it was last read: its columns are those that it had."""
+        state = self.rows.state
+        assert state is not None
+        if self.known.version != state.snapshot.version:
+            self.known = replace(
+                self.known, version=state.snapshot.version, files=tuple(state.snapshot.files.values())
+            )
+        return self.known
 
 
 @dataclass(frozen=True)
@@ -187,8 +199,8 @@ class Engine:
             raise NotForEngine("it has no mirror")
         learned = Learned(table, decision.plan, state.snapshot, documents)
         known = believed(learned, str(uuid.uuid4()))
-        MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=False), table.avoided)
-        return _Table(table, known, rows, ends, table.orders, decision.overview.events)
+        files = MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=False), table.avoided)
+        return _Table(table, known, rows, ends, table.orders, files, decision.overview.events)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -205,34 +217,44 @@ class Engine:
             return None
         tables = [_now(each, closer=self._closer[each.believed.name]) for each in known]
         dividing = self._dividing(known)
-        found = job.run(raw, tables, [self._place(each) for each in known], dividing)
+        try:
+            found = job.run(raw, tables, [_place(each) for each in known], dividing)
+        except Exception as error:
+            if stops_pipeline(error, self._spark):
+                raise
+            log.warning("a batch is applied by Spark, because its job failed: %s", cause_of(error))
+            return None
+        return self._sorted(found, known, tables, memory)
+
+    def _sorted(
+        self, found: Found, known: Sequence[_Table], tables: Sequence[Believed], memory: Memory
+    ) -> Read:
+        """Divide what was found into what is applied here, and what is left for Spark."""
+        candidates = [
+            (each, Candidate(table, found.reports[table.topic], found.done.get(number, ())))
+            for number, (each, table) in enumerate(zip(known, tables, strict=True))
+            if table.topic in found.reports
+        ]
+        verdict = judge([candidate for _, candidate in candidates], memory, self._ordering)
         plain: dict[TableName, Plain] = {}
-        remembered: dict[Stream, Any] = {}
         topics, tombstones = set(), 0
-        for number, table in enumerate(tables):
-            report = found.reports.pop(table.topic, None)
-            if report is None:
-                continue
-            done = found.done.get(number, [])
-            try:
-                places = self._judged(table, report, done, memory)
-            except NotForEngine as reason:
-                self._closer[table.name] |= isinstance(reason, _FallsBack)
-                log.debug("the changes of table %s are applied by Spark: %s", table.name, reason)
-                discard(known[number].rows.folder, done)
-                found.reports[table.topic] = report
+        for each, (table, report, done) in candidates:
+            reason = verdict.left.get(table.name)
+            if reason is not None:
+                self._closer[table.name] |= reason.falls_back
+                log.debug("the changes of table %s are applied by Spark: %s", table.name, reason.text)
+                discard(each.rows.folder, done)
                 continue
             topics.add(table.topic)
-            known[number].changes = report.seen.records
+            each.changes = report.seen.records
             if report.seen.records:
-                self._stored[known[number].rows.folder] = done
-                overview = _overview(table, report, known[number].orders)
+                self._stored[each.rows.folder] = done
+                overview = _overview(table, report, each.orders)
                 plain[table.name] = Plain(table.name, report, done, overview)
-                remembered |= places
             else:
                 tombstones += report.tombstones
-        others = sum(each.records for each in found.reports.values())
-        return Read(plain, remembered, frozenset(topics), tombstones, others)
+        others = sum(each.records for topic, each in found.reports.items() if topic not in topics)
+        return Read(plain, verdict.memory, frozenset(topics), tombstones, others)
 
     def _refreshed(self, table: _Table) -> bool:
         """Return whether a table is as it was left; otherwise nothing is believed of it any more."""
@@ -252,64 +274,35 @@ class Engine:
     def _dividing(self, tables: Sequence[_Table]) -> Dividing:
         parallel = self._spark.sparkContext.defaultParallelism
         buckets = [
-            min(parallel * 2, 1 + each.changes // _KEYS_A_BUCKET) if _may_hide(each) else 1 for each in tables
+            min(parallel * 2, 1 + each.changes // _KEYS_A_BUCKET) if each.files.may_hide else 1
+            for each in tables
         ]
         return Dividing(buckets, max(1, min(parallel, sum(buckets))))
-
-    def _place(self, table: _Table) -> Place:
-        state, ends = table.rows.state, table.ends.state
-        assert state is not None
-        schema = rows_schema(table.believed.kinds, soft=False)
-        files = MirrorFiles.of(state.snapshot, schema, table.mirrored.avoided)
-        listed = Ends()
-        if ends is not None and table.mirrored.tombstone_summary.newest is not None:
-            listed = Ends(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
-        tolerance = table.mirrored.spec.ordering.tolerance_ms * 1000
-        return Place(str(table.rows.folder), files, listed, tolerance)
-
-    def _judged(self, table: Believed, report: Report, done: Sequence[Done], memory: Memory) -> Memory:
-        """Return what to remember of a table's streams. Raises NotForEngine if it is left for Spark."""
-        seen, streams = report.seen, report.seen.streams.keys()
-        failed = next((each.error for each in done if each.error), None)
-        reasons = {
-            f"the record {report.odd} is not plain": report.odd is not None,
-            f"a task failed: {failed}": failed is not None,
-            "not each change has an outcome": not _is_whole(seen, done),
-            "a tombstone that was collected may be newer": seen.ends is not None
-            and table.collected is not None
-            and seen.ends[0] <= table.collected,
-            "it has changes of a new stream": not streams <= memory.keys(),
-            "it has changes of another log": not {each.name for each in streams} <= table.logs,
-            "changes of its log are undecided": any(
-                _is_undecided(memory[each]) for each in memory if each.name in table.logs
-            ),
-        }
-        reason = next((reason for reason, applies in reasons.items() if applies), None)
-        if reason is not None:
-            raise NotForEngine(reason)
-        look = partial(_look, table, seen)
-        verdict = restarts.judge(seen.streams, look, memory, self._ordering)
-        if verdict.held or verdict.begun:
-            raise NotForEngine("its positions may have started again")
-        return {stream: verdict.memory[stream] for stream in streams}
 
     # -- writing ----------------------------------------------------------------------------------
 
     def write(self, read: Read, batch: Batch) -> tuple[dict[TableName, TableResult], list[TableName]]:
         """Commit what was read, table by table.
 
-        Returns the results, and the tables that somebody else has changed meanwhile: Spark has to apply them.
+        Returns the results, and the tables for which that failed, for example because somebody else has
+        changed them meanwhile. Spark has to apply these; it sees whether their mirrors have the batch already.
         """
-        results, overtaken = {}, []
-        for name, plain in read.tables.items():
-            table = self._tables[name]
-            try:
-                results[name] = self._written(table, plain, batch)
-            except (Overtaken, NotPlain, Damaged, OSError) as error:
-                log.warning("table %s is applied by Spark: %s", name, error)
-                self._tables.pop(name, None)
-                overtaken.append(name)
-        return results, overtaken
+        found = side_by_side(lambda each: self._tried(each, batch), read.tables.values())
+        results = {each.name: done for each, done in zip(read.tables.values(), found, strict=True)}
+        overtaken = [name for name, done in results.items() if done is None]
+        for name in overtaken:
+            self._tables.pop(name, None)
+        return {name: done for name, done in results.items() if done is not None}, overtaken
+
+    def _tried(self, plain: Plain, batch: Batch) -> TableResult | None:
+        """Commit what was read of a table. Returns None if that fails, whatever it may have done."""
+        try:
+            return self._written(self._tables[plain.name], plain, batch)
+        except Exception as error:
+            if stops_pipeline(error, self._spark):
+                raise
+            log.warning("table %s is applied by Spark: %s", plain.name, cause_of(error))
+            return None
 
     def discard(self, names: Collection[TableName] | None = None) -> None:
         """Delete the files that were stored for tables (None: for all) and that no commit has named."""
@@ -349,39 +342,20 @@ class Engine:
         table.mirrored.tombstones.exist = True
 
 
-class _FallsBack(NotForEngine):
-    """The positions of a stream fall back, and have to be looked at one by one."""
-
-
-def _look(table: Believed, seen: Seen, stream: Stream) -> list[restarts.Point]:
-    if not table.closer:
-        raise _FallsBack("positions of its stream fall back")
-    return [point for each in seen.points[stream] for point in each.listed(str(table.name))]
-
-
-def _is_undecided(place: Any) -> bool:
-    return bool(place.tail or place.unread or place.began or evidence.unreached(place) or place.former)
-
-
-def _is_whole(seen: Seen, done: Sequence[Done]) -> bool:
-    """Return whether each change has exactly one outcome."""
-    return seen.records == sum(sum(each.counted.outcomes.values()) for each in done)
-
-
 def _now(table: _Table, *, closer: bool) -> Believed:
     """Return what is believed of a table, with its tombstones as they are by now."""
     summary = table.mirrored.tombstone_summary
     return replace(table.believed, closer=closer, newest=summary.newest, collected=summary.collected)
 
 
-def _may_hide(table: _Table) -> bool:
-    state = table.rows.state
-    return (
-        state is not None
-        and MirrorFiles.of(
-            state.snapshot, rows_schema(table.believed.kinds, soft=False), table.mirrored.avoided
-        ).may_hide
-    )
+def _place(table: _Table) -> Place:
+    """Return what the tasks have to know of a mirror."""
+    ends = table.ends.state
+    listed = Ends()
+    if ends is not None and table.mirrored.tombstone_summary.newest is not None:
+        listed = Ends(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
+    tolerance = table.mirrored.spec.ordering.tolerance_ms * 1000
+    return Place(str(table.rows.folder), table.files, listed, tolerance)
 
 
 def _folder(table: MirroredTable) -> Path:

@@ -1,0 +1,114 @@
+"""Which tables of a batch are as plain as they were believed to be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lakemirror.api.spec import Ordering
+from lakemirror.driver.engine.believed import Believed
+from lakemirror.driver.engine.blocks import Report
+from lakemirror.driver.engine.buckets import Done
+from lakemirror.driver.profile import evidence
+from lakemirror.driver.profile.positions import Memory, Place, Stream
+from lakemirror.driver.rules import restarts
+from lakemirror.driver.rules.restarts import Point, Summary
+from lakemirror.driver.tables.names import TableName
+
+
+class Candidate(NamedTuple):
+    """What a job has found for a table."""
+
+    table: Believed
+    report: Report
+    done: Sequence[Done]
+
+
+class Reason(NamedTuple):
+    """Why a table is left for Spark. ``falls_back`` says that a closer look at its positions may help."""
+
+    text: str
+    falls_back: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The tables that are left for Spark, and what to remember of the streams of all others."""
+
+    left: Mapping[TableName, Reason]
+    memory: Memory = field(default_factory=dict)
+
+
+def judge(candidates: Sequence[Candidate], memory: Memory, ordering: Ordering) -> Verdict:
+    """Determine which tables are plain. ``memory`` is what is remembered of the source's positions."""
+    undecided = frozenset(stream.name for stream, place in memory.items() if _is_undecided(place))
+    left: dict[TableName, Reason] = {}
+    for each in candidates:
+        reason = _against(each, memory, undecided)
+        if reason is not None:
+            left[each.table.name] = reason
+    plain = [each for each in candidates if each.table.name not in left]
+    places = _places(plain, memory, ordering, left)
+    return Verdict(left, places)
+
+
+def _places(
+    plain: Sequence[Candidate], memory: Memory, ordering: Ordering, left: dict[TableName, Reason]
+) -> Memory:
+    """Return what to remember of the streams of plain tables, and add those that are not plain after all."""
+    of_stream = {stream: each for each in plain for stream in each.report.seen.streams}
+    if not of_stream:
+        return {}
+
+    def look(stream: Stream) -> list[Point]:
+        each = of_stream[stream]
+        return [
+            point for block in each.report.seen.points[stream] for point in block.listed(str(each.table.name))
+        ]
+
+    seen = {stream: each.report.seen.streams[stream] for stream, each in of_stream.items()}
+    verdict = restarts.judge(seen, look, memory, ordering)
+    for stream, each in of_stream.items():
+        if stream in verdict.held or (stream.topic, stream.partition) in verdict.begun:
+            left[each.table.name] = Reason("its positions may have started again")
+    kept = {each.table.topic for each in plain if each.table.name not in left}
+    return {stream: verdict.memory[stream] for stream in of_stream if stream.topic in kept}
+
+
+def _against(found: Candidate, memory: Memory, undecided: frozenset[str]) -> Reason | None:
+    """Return why a table is left for Spark, as far as it shows by itself."""
+    for text in _reasons(found, memory, undecided):
+        return Reason(text)
+    falls_back = any(_falls_back(each, memory[s]) for s, each in found.report.seen.streams.items())
+    if falls_back and not found.table.closer:
+        return Reason("positions of its stream fall back", falls_back=True)
+    return None
+
+
+def _reasons(found: Candidate, memory: Memory, undecided: frozenset[str]) -> Iterator[str]:
+    table, report, done = found
+    seen, streams = report.seen, report.seen.streams.keys()
+    if report.odd is not None:
+        yield f"the record {report.odd} is not plain"
+    for each in done:
+        if each.error is not None:
+            yield f"a task failed: {each.error}"
+    if seen.records != sum(sum(each.counted.outcomes.values()) for each in done):
+        yield "not each change has exactly one outcome"
+    if table.collected is not None and seen.ends is not None and seen.ends[0] <= table.collected:
+        yield "a tombstone that was collected may be newer"
+    if not streams <= memory.keys():
+        yield "it has changes of a new stream"
+    if not {each.name for each in streams} <= table.logs:
+        yield "it has changes of another log"
+    if not table.logs.isdisjoint(undecided):
+        yield "changes of its log are undecided"
+
+
+def _falls_back(summary: Summary, place: Place) -> bool:
+    return evidence.is_unclear(place, summary.seen())
+
+
+def _is_undecided(place: Place) -> bool:
+    return bool(place.tail or place.unread or place.began or place.former)
