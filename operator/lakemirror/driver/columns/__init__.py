@@ -2,8 +2,8 @@
 
 `lakemirror.driver.rules` says what is right, record by record. These modules make the same of whole blocks,
 for the plain cases of Debezium's JSON in mirrors of current rows; `tests/driver/columns` holds them against
-the rules. They are pure functions: nothing here knows Spark or Delta, or reads or writes anything. Nothing in
-the driver uses them yet.
+the rules. They are pure functions: nothing here knows Spark or Delta, or reads or writes anything. The tasks
+of `lakemirror.driver.engine` call them.
 
 In the order in which a block meets them:
 

@@ -11,6 +11,7 @@ else has changed. In the order in which a batch meets them:
 `job`                 The job: two stages, with a shuffle between them
 `blocks`              The first stage: raw records become changes, divided into buckets of keys
 `seen`                What blocks say about the positions of their source
+`verdicts`            Which tables are as plain as they were believed to be
 `buckets`             The second stage: what becomes of a bucket
 `mirror_files`        The live files of a mirror of current rows, as a task has to know them
 `key_search`          The keys of a bucket, as something that finds them in columns

@@ -285,7 +285,7 @@ class Engine:
         """Commit what was read, table by table.
 
         Returns the results, and the tables for which that failed, for example because somebody else has
-        changed them meanwhile. Spark has to apply these; it sees whether their mirrors have the batch already.
+        changed them meanwhile. Spark has to apply these: it sees whether their mirrors have the batch.
         """
         found = side_by_side(lambda each: self._tried(each, batch), read.tables.values())
         results = {each.name: done for each, done in zip(read.tables.values(), found, strict=True)}

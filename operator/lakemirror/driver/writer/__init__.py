@@ -1,4 +1,4 @@
-"""Writes commits to Delta tables without Delta's own transaction. **Nothing in the product uses it yet.**
+"""Writes commits to Delta tables without Delta's own transaction, for `lakemirror.driver.engine`.
 
 A commit is made of new Parquet files, deletion vectors, and one entry of the table's log, which is put only
 if it is absent. Everything that decides what is written is pure; the edges are `stores` and `java_store`, and
