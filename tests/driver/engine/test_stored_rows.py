@@ -275,6 +275,8 @@ def test_many_keys_are_found() -> None:
     for values in (pa.array(numbers), pa.array(map(str, numbers.tolist()))):
         search = KeySearch({"k": values.take(pa.array(np.arange(0, 300_000, 3)))})
         assert search.find([values]).tolist() == [*range(0, 300_000, 3)]
+        some = values.take(pa.array(np.arange(0, 300_000, 5)))
+        assert search.find([some]).tolist() == [*range(0, 60_000, 3)]
         ends = (b"-", b"9" * 20) if pa.types.is_string(values.type) else (-(2**63), 2**63 - 1)
         assert search.may_be_within("k", *ends)
         assert not search.may_be_within("k", *((b":", b";") if ends[0] == b"-" else (2**63, 2**63)))

@@ -102,10 +102,31 @@ class _Distinct:
         rows = self._likely(column)
         if rows is not None:
             column = column.take(pa.array(rows))
+        there, codes = self._exactly(column)
+        return there if rows is None else rows[there], codes
+
+    def _exactly(self, column: pa.Array) -> tuple[Indices, Indices]:
+        if len(column) < len(self.values) and not column.null_count and self._ordered is not None:
+            words, order = self._ordered
+            mine = _words(column)
+            assert mine is not None
+            at = np.minimum(np.searchsorted(words, mine), len(words) - 1)
+            there = np.flatnonzero(words[at] == mine)
+            return there, order[at[there]]
         found = pc.index_in(column, value_set=self.values)
         there = np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False))
-        codes = found.drop_null().to_numpy().astype(np.int64)
-        return there if rows is None else rows[there], codes
+        return there, found.drop_null().to_numpy().astype(np.int64)
+
+    @cached_property
+    def _ordered(self) -> tuple[Words, Indices] | None:
+        """The words of the values in their order, and their numbers; None if others have the same words."""
+        words = (
+            None if pa.types.is_decimal(self.values.type) or self.values.null_count else _words(self.values)
+        )
+        if words is None:
+            return None
+        order = np.argsort(words)
+        return words[order], order
 
     def _likely(self, column: pa.Array) -> Indices | None:
         """Return all rows that have one of the values, and few others; None if that cannot be said."""
