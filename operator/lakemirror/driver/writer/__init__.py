@@ -15,6 +15,7 @@ if it is absent. Everything that decides what is written is pure; the edges are 
 `vectors`          Deletion vectors
 `transaction`      From rows to add and rows to hide to files and actions
 `entry`            A log entry as bytes, and its commit
+`attempt`          From files and actions to a commit, or to no trace of it
 `log_files`        Which files of a log make its newest version
 `log_checkpoints`  The actions in a checkpoint, of whatever kind
 `log_state`        The state of a table, read from its log or brought forward

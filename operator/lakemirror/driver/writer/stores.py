@@ -34,9 +34,13 @@ class Files(Protocol):
 
 
 def discard(files: Files, paths: Iterable[str]) -> None:
-    """Delete the files of a commit that is known not to be in the log, and never to be."""
+    """Delete the files of a commit that is known not to be in the log, and never to be.
+
+    What cannot be deleted stays until VACUUM: no error of the storage hides what became of the commit.
+    """
     for each in paths:
-        files.delete(each)
+        with contextlib.suppress(Exception):
+            files.delete(each)
 
 
 class LocalFiles:
