@@ -23,6 +23,9 @@ CHANGE_TYPE: Final = Column("_change_type", kinds.STRING)
 """The column of change files that says what happened: insert, update_preimage, update_postimage or delete."""
 _CHANGES: Final = "_change_data/"
 
+_SAMPLE: Final = 1024
+"""How many rows are looked at to see whether values repeat."""
+
 _WRITTEN_BY: Final = {"org.apache.spark.version": "3.0.0"}
 """Tells Spark that dates and times are in the Gregorian calendar throughout.
 
@@ -134,13 +137,40 @@ def encoded(rows: pa.Table, columns: Sequence[Column]) -> pa.Buffer:
         pa.chunked_array([chunk.view(field.type) for chunk in rows[column.name].chunks], field.type)
         for column, field in zip(columns, schema, strict=True)
     ]
-    leaves = [leaf for column in columns for leaf in _bounded(rows[column.name], column)]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    options: dict[str, Any] = {
+        **{"compression": "snappy", "store_schema": False, "store_decimal_as_integer": True},
+        "write_statistics": [leaf for column in columns for leaf in _bounded(rows[column.name], column)],
+        "use_dictionary": _with_dictionary(table),
+    }
     sink = pa.BufferOutputStream()
-    options: dict[str, Any] = {"compression": "snappy", "write_statistics": leaves, "store_schema": False}
-    with pq.ParquetWriter(sink, schema, **options, store_decimal_as_integer=True) as writer:
-        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+    with pq.ParquetWriter(sink, schema, **options) as writer:
+        writer.write_table(table)
         writer.add_key_value_metadata(_WRITTEN_BY)
     return sink.getvalue()
+
+
+def _with_dictionary(table: pa.Table) -> bool | list[str]:
+    """Return the leaves whose values repeat: a dictionary of others takes time, and no less space."""
+    if table.num_rows < _SAMPLE:
+        return True
+    sample = table.slice(0, _SAMPLE).combine_chunks()
+    return [leaf for name in sample.column_names for leaf in _repeating(sample[name].chunk(0), name)]
+
+
+def _repeating(values: pa.Array, path: str) -> Iterator[str]:
+    kind = values.type
+    if pa.types.is_struct(kind):
+        for i, each in enumerate(kind):
+            yield from _repeating(values.field(i), f"{path}.{each.name}")
+    elif pa.types.is_map(kind):
+        first, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        yield from _repeating(values.keys.slice(first, end - first), f"{path}.key_value.key")
+        yield from _repeating(values.items.slice(first, end - first), f"{path}.key_value.value")
+    elif pa.types.is_list(kind):
+        yield from _repeating(values.flatten(), f"{path}.list.element")
+    elif 2 * len(values.unique()) <= len(values):
+        yield path
 
 
 def _bounded(values: pa.ChunkedArray, column: Column) -> list[str]:
