@@ -271,6 +271,12 @@ VARIABLE = {"type": "struct", "name": DATA + "VariableScaleDecimal", "fields": [
         (STRUCT, {"x": 1, "d": 0, "other": 5}, None, Read({"x": 1, "d": date(1970, 1, 1)})),
         (STRUCT, {"x": 1}, None, Read({"x": 1, "d": None})),
         (STRUCT, {"x": "a"}, None, MISFIT),
+        (
+            {"type": "struct", "fields": [{"type": "array", "items": {"type": "string"}, "field": "a"}]},
+            {"a": None},
+            None,
+            Read({"a": None}),
+        ),
         (STRUCT, [1], None, MISFIT),
         (STRUCT, {"x": 1, "d": 2932897}, None, lost('{"x":"1","d":"10000-01-01"}', {"x": 1, "d": None})),
         (STRUCT, {"x": 1, "d": 0}, Structs((("x", BIGINT), ("new", INT))), Read({"x": 1, "new": None})),

@@ -602,7 +602,16 @@ def test_a_violation_that_is_overtaken_holds_nothing() -> None:
     assert shown_violation([bad], None, None, TABLE, failing) == bad
     assert shown_violation([good, bad], None, None, TABLE, failing) is None
     assert shown_violation([bad], row(6, 1, "f"), None, TABLE, failing) is None
+    assert shown_violation([bad], row(5, 1, "f"), None, TABLE, failing) is None, "it was sent again"
+    assert shown_violation([bad], row(4, 1, "f"), Tombstone(at(4)), TABLE, failing) == bad
     assert shown_violation([bad], None, Tombstone(at(6)), TABLE, failing) is None
+    here = Tombstone(at(5), origin=Origin("t", 0, 4))
+    assert shown_violation([bad], None, here, TABLE, failing) == bad, "it came after the delete at its place"
+    assert shown_violation([bad], None, here._replace(origin=Origin("t", 0, 5)), TABLE, failing) is None
+    for floor, found in ((4, bad), (5, None), (6, None)):
+        assert (
+            shown_violation([bad], None, None, replace(TABLE, former=Truncated(at(floor))), failing) == found
+        )
     assert shown_violation([bad], None, None, TABLE, ["other"]) is None
 
 

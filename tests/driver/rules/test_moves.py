@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.moves import Image, Move, images, improved, moves
 from lakemirror.driver.rules.positions import MISSING, NO_ORIGIN, Origin, own
 from lakemirror.driver.rules.values import Event, Said
@@ -125,3 +129,29 @@ def test_only_changes_of_a_key_are_moves() -> None:
     assert moves([event("c", 1, v=1), event("u", 2, v=2), event("d", 3)]) == []
     created, deleted = Move((1,), at(5), (2,)), Move((1,), at(5), (2,), origin=gone.origin)
     assert moves([gone, there]) == [created, deleted]
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["hard deletes", "soft deletes"])
+def test_a_key_that_is_left_and_taken_again_in_an_open_transaction_passes_on_what_it_got(soft: bool) -> None:
+    """The first row goes to 3, the second one takes its key, and then goes to 4."""
+
+    def opened(key: int, op: str, lsn: int, offset: int, **more: Any) -> Event:
+        row = {"id": key, "v": lsn} if op == "c" else {}
+        gaps = frozenset({"note"} if op == "c" else ())
+        origin = Origin("t", key, offset)
+        return Event((key,), op, at(lsn), lsn, origin, row, gaps, unanchored=True, digest=(key, lsn), **more)
+
+    reads = [
+        Event((key,), "r", at(90, 0), 90, Origin("t", key, 1), {"id": key, "v": 0, "note": note}, digest=key)
+        for key, note in ((1, None), (2, "of the second"))
+    ]
+    first = [opened(1, "d", 60, 2, new_key=(3,)), opened(3, "c", 60, 1, old_key=(1,))]
+    second = [opened(2, "d", 70, 2, new_key=(1,)), opened(1, "c", 70, 3, old_key=(2,))]
+    gone, there = halves(1, 4, 97, 9)
+    batches = [[reads[1]], [reads[0]], first, second[:1], [second[1], gone], [there]]
+    for each in (batches, [[one for batch in batches for one in batch]]):
+        mirror = Mirror()
+        for batch in each:
+            mirror = apply(mirror, batch, replace(TABLE, soft=soft)).mirror
+        rows = {key[0]: row.values["note"] for key, row in mirror.rows.items() if row.is_live}
+        assert rows == {3: None, 4: "of the second"}

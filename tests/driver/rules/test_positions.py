@@ -233,6 +233,29 @@ def test_values_of_columns_compare_as_numbers(values: list[Decimal | int | None]
     assert (one < other, one == other) == (a < b, a == b)
 
 
+@pytest.mark.parametrize(
+    ("value", "octets"),
+    [
+        (None, "01" + "00" * 19),
+        (Decimal(1), "03" + "00" * 14 + "1000000000"),
+        (Decimal("0.000000001"), "03" + "00" * 18 + "01"),
+        (0, "03" + "00" * 19),
+        (-1, "02" + "99" * 14 + "8999999999"),
+        (10**29 - 1, "03" + "99" * 14 + "9000000000"),
+        (10**29, "04" + "00" * 4 + "10" + "00" * 14),
+        (-(10**29), "01" + "99" * 4 + "89" + "99" * 14),
+    ],
+)
+def test_values_of_columns_are_stored_as_these_bytes(value: Decimal | int | None, octets: str) -> None:
+    """They are in mirrors, so they have to stay what they are."""
+    found = sequence_of_values([value, None], HERE, snapshot=False)
+    assert found.hex() == "0000" + octets + "01" + "00" * 19 + "02" + "0000000000000008"
+    read = sequence_of_values([], Origin(), snapshot=True, epochs=[Epoch(1, {("t", 0): 0})])
+    assert read.hex() == "0000" + "01" + "00" * 8
+    later = sequence_of_values([], Origin("t", 0, 0), snapshot=True, epochs=[Epoch(1, {("t", 0): 0})])
+    assert later.hex() == "0001" + "01" + "0000000000000001"
+
+
 def test_at_equal_values_a_snapshot_row_comes_first_and_offsets_decide() -> None:
     def seq(offset: int, snapshot: bool) -> bytes:
         return sequence_of_values([Decimal(1)], Origin("t", 0, offset), snapshot=snapshot)

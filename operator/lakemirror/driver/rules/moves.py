@@ -146,23 +146,26 @@ def _is_improved(image: Image, known: Mapping[tuple[Key, bytes], Mapping[str, by
 
 
 def _facts(
-    events: Sequence[Event], rows: Sequence[Row], gone: Sequence[Tombstone], table: Table
+    events: Sequence[Event], stored: Sequence[Row], gone: Sequence[Tombstone], table: Table
 ) -> list[_Fact]:
-    """Return all that is said about the columns of a key, whenever it was."""
+    """Return all that is said about the columns of a key, whenever it was.
+
+    A row that is softly deleted says what a tombstone does.
+    """
+    rows = [each for each in stored if each.is_live]
+    gone = [*gone, *(Tombstone(each.seq, each.at, each.origin) for each in stored if not each.is_live)]
     facts = [
         _Fact(name, _beside(said, name, rows, gone), event.origin)
-        for event in anchored(events, rows)
+        for event in anchored(events, stored)
         for name in table.tracked
         if (said := said_by(event, name)) is not None
     ]
     facts += [
         _Fact(name, Said(row.values.get(name), row.seq_of(name)), row.origin)
         for row in rows
-        if row.is_live
         for name in table.tracked
     ]
-    ends = [each.seq for each in gone] + [each.seq for each in rows if not each.is_live]
-    ends += [] if table.floor is None else [table.floor.seq]
+    ends = [each.seq for each in gone] + ([] if table.floor is None else [table.floor.seq])
     return facts + [_Fact(name, Said(None, own(end))) for end in ends for name in table.tracked]
 
 
@@ -171,7 +174,7 @@ def _beside(said: Said, column: str, rows: Iterable[Row], gone: Iterable[Tombsto
     if said.opened is None:
         return said
     seqs = [beside(said, each.seq, each.origin) for each in gone]
-    seqs += [beside_stored(said, each, column) for each in rows if each.is_live]
+    seqs += [beside_stored(said, each, column) for each in rows]
     return said._replace(seq=max([said.seq, *seqs]), opened=None)
 
 

@@ -278,10 +278,7 @@ def _moment_of_number(text: str, *, zoned: bool, seconds: bool) -> Read:
         return lost(moments.timestamp_spelled(int(number), MICROS))
     exact = number * micros_per_unit(number, seconds=seconds)
     micros = math.floor(exact)
-    try:
-        found = moments.moment(micros)
-    except OverflowError:
-        return MISFIT
+    found = moments.moment(micros)
     return Read(found.replace(tzinfo=UTC) if zoned else found, is_rounded=micros != exact)
 
 
