@@ -9,6 +9,7 @@ import pytest
 
 from lakemirror.driver.rules.envelopes.debezium import classify
 from lakemirror.driver.rules.envelopes.records import (
+    LEVELS,
     LIMITS,
     Bad,
     Change,
@@ -251,3 +252,12 @@ def test_what_was_not_sent_is_found_in_a_payload_behind_its_schema() -> None:
         assert isinstance(found, Change)
         assert found.may_have_gaps(), "it may be: the default of a column has it"
     assert not Change(TableName(None, None, "t"), "u", Source(), b"").may_have_gaps()
+
+
+@pytest.mark.parametrize(("begin", "end"), [('{"a":', "}"), ("[", "]")])
+def test_a_document_has_no_more_levels_than_are_read(begin: str, end: str) -> None:
+    for levels, is_read in ((LEVELS - 1, True), (LEVELS, False)):
+        value = f'{{"v":{begin * levels}1{end * levels}}}'
+        found = classify(Record(value.encode(), None, (), HERE), Settings())
+        assert isinstance(found, Bad)
+        assert (found.reason == "the value has no op: it is not a Debezium change event") == is_read

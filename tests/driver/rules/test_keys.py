@@ -15,7 +15,18 @@ import pytest
 
 from lakemirror.driver.rules import keys
 from lakemirror.driver.rules.hashes import xxh64, xxhash64, xxhash64_of_int
-from lakemirror.driver.rules.kinds import BIGINT, DOUBLE, INT, STRING, VARIANT, Arrays, Decimals, Kind, Maps
+from lakemirror.driver.rules.kinds import (
+    BIGINT,
+    DOUBLE,
+    INT,
+    STRING,
+    VARIANT,
+    Arrays,
+    Decimals,
+    Kind,
+    Maps,
+    Structs,
+)
 from tests.support.values import HASHED, RECORDS, VALUES
 
 pytestmark = pytest.mark.guarantee(
@@ -160,8 +171,16 @@ def test_numbers_that_are_equal_have_one_text_in_a_key() -> None:
     assert keys.canonical(0.5, DOUBLE) != keys.canonical(0, INT)
     assert keys.canonical(2.0**64, DOUBLE) != keys.canonical(2**63 - 1, BIGINT)
     assert keys.canonical(Decimal("100"), Decimals(5, 0)) == "100"
+    assert keys.canonical(-1e19, DOUBLE) == keys.exact(-1e19, DOUBLE), "no BIGINT is as small"
 
 
 def test_members_that_are_null_are_left_out_of_json_and_elements_are_not() -> None:
     assert keys.to_json({"a": None, "b": [None, {"c": None}], "d": {"e": 1}}) == '{"b":[null,{}],"d":{"e":1}}'
     assert keys.to_json("\x01\\u001f\x1f") == '"\\u0001\\\\u001f\\u001F"'
+
+
+def test_types_that_compare_are_keys_in_lists_and_structs() -> None:
+    assert keys.can_be_key(Arrays(INT))
+    assert keys.can_be_key(Structs((("a", INT), ("b", Arrays(STRING)))))
+    assert not keys.can_be_key(Structs((("a", INT), ("b", VARIANT))))
+    assert not keys.can_be_key(Arrays(Structs((("a", Maps(INT, INT)), ("b", INT)))))

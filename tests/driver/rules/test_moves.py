@@ -155,3 +155,11 @@ def test_a_key_that_is_left_and_taken_again_in_an_open_transaction_passes_on_wha
             mirror = apply(mirror, batch, replace(TABLE, soft=soft)).mirror
         rows = {key[0]: row.values["note"] for key, row in mirror.rows.items() if row.is_live}
         assert rows == {3: None, 4: "of the second"}
+
+
+@pytest.mark.parametrize("half", [0, 1], ids=["delete", "create"])
+def test_a_row_that_is_known_to_have_left_its_key_is_not_shown_there(half: int) -> None:
+    """Only one half of the change has come when its former state comes late."""
+    former, move = event("c", 1, v=1, note="big"), halves(1, 2, 5, 5)
+    shown = {(2,): {"id": 2, "v": 5, "note": "big"}} if half else {}
+    assert delivered([[move[half]], [former]]) == shown

@@ -358,6 +358,7 @@ def test_what_is_undecided_waits_and_the_rest_does_not() -> None:
     assert not found.waits(STREAM, point(4, 12, time=2)), "read before the highest position"
     assert not found.waits(STREAM, point(6, 14, time=2)), "it has reached the highest position"
     assert found.waits(STREAM, point(6, 13, time=2))
+    assert found.waits(STREAM, point(6, 12, time=2, op="r")), "a row of a snapshot that is not known"
     assert not found.waits(STREAM._replace(partition=1), point(6, 13, time=2))
 
 
@@ -377,6 +378,10 @@ def test_only_the_tables_that_are_behind_their_mirrors_wait() -> None:
     found = decide(batch, standing=lambda table: stands if table == "t" else ())
     assert [found.waits(STREAM, each) for each in batch] == [True, False, False]
     assert found.memory[STREAM].former == {"t": Former(stands[0].seq, 50, 0)}
+    late = [point(0, 3, time=40), point(1, 4, time=51)]
+    assert decide(late, standing=lambda _: stands).memory[STREAM].former == {
+        "t": Former(stands[0].seq, 50, 1)
+    }
     both = decide(batch, standing=lambda _: stands)
     assert [found.waits(STREAM, each) for each in batch] == [True, False, False]
     assert both.memory[STREAM].former["o"].first == 2
