@@ -188,5 +188,7 @@ def _words(values: pa.Array) -> Words | None:
         values = values.view(pa.int64())
     elif not pa.types.is_integer(kind):
         return None
-    found: Words = values.cast(pa.int64()).fill_null(0).to_numpy().view(np.uint64)
+    if values.null_count:
+        values = values.fill_null(0)
+    found: Words = values.cast(pa.int64()).to_numpy().view(np.uint64)
     return found
