@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Literal
 
@@ -31,10 +31,11 @@ from lakemirror.driver.rules.envelopes.records import (
 from lakemirror.driver.rules.inference import Shape, kind_of, merge, shape_of
 from lakemirror.driver.rules.keys import encode
 from lakemirror.driver.rules.kinds import STRING, Kind
+from lakemirror.driver.rules.lives import Default, Life, is_constant, with_defaults, without_former
 from lakemirror.driver.rules.orders import Truncated
-from lakemirror.driver.rules.positions import By, Origin, identity, log_of
+from lakemirror.driver.rules.positions import By, Origin, identity, log_of, own
 from lakemirror.driver.rules.row_keys import Keyed, KeyOfTable, keyed
-from lakemirror.driver.rules.rows import Column, RowReader
+from lakemirror.driver.rules.rows import Column, RowReader, Unrepresentable
 from lakemirror.driver.rules.schemas import (
     UNREADABLE,
     Field,
@@ -43,6 +44,7 @@ from lakemirror.driver.rules.schemas import (
     fields_of_struct,
 )
 from lakemirror.driver.rules.table import Table
+from lakemirror.driver.rules.types import DEFAULT
 from lakemirror.driver.rules.values import Event, Key, Outcome, Row
 from lakemirror.driver.rules.versions import Tracking
 from tests.support.records import Record as Line
@@ -60,6 +62,7 @@ class Asked:
     primary_key: Sequence[str] = ()
     soft: bool = False
     exclude: frozenset[str] = frozenset()
+    unrepresentable: Unrepresentable = "quarantine"
 
 
 @dataclass
@@ -67,6 +70,7 @@ class Mirrored:
     """One table: its key, its columns, and what the rules keep of it.
 
     ``held`` are records that wait for the first row, ``reasons`` those of the quarantine, by the origin.
+    ``since`` has the lowest sequence of a change with a column that the batch adds.
     """
 
     asked: Asked = field(default_factory=Asked)
@@ -82,9 +86,26 @@ class Mirrored:
     reasons: dict[Origin, str] = field(default_factory=dict)
     drift: list[drift.Drift] = field(default_factory=list)
     held: list[Found] = field(default_factory=list)
-    marks: dict[str, drift.ColumnMarks] = field(default_factory=dict)
+    lives: dict[str, Life] = field(default_factory=dict)
+    since: dict[str, bytes] = field(default_factory=dict)
     is_made: bool = False
     is_metadata: Callable[[str], bool] = lambda _: False
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What rows have in columns that were added after they were written."""
+        found = {}
+        for name, kind in self.columns.items():
+            life = self.lives.get(name, Life())
+            if life.default is not None and not life.marks.is_gone and self.mode != "append":
+                found[name] = (
+                    Column.of(life.default.field, kind).read(life.default.field.default, DEFAULT).value
+                )
+        return found
+
+    def is_former(self, column: str, change: Change) -> bool:
+        """Whether a change is from before the life of a column."""
+        return self.lives.get(column, Life()).is_former(own(change.seq))
 
     def has(self, column: str) -> bool:
         """Whether the mirror has a column of the source."""
@@ -193,7 +214,7 @@ class Applying:
         changes = [(record, each) for record, each in found if isinstance(each, Change)]
         if changes:
             table.is_made = True
-        planned = _plan(table, [each for _, each in changes])
+        planned = _plan(table, [each for _, each in changes], self.by)
         events = []
         for (record, change), refused in zip(changes, planned, strict=True):
             made = _events(table, record, change, refused)
@@ -218,7 +239,7 @@ class Applying:
         settings = Table(columns, tracked, table.asked.soft, truncates=truncates, key=table.key)
         if table.mode == "scd2":
             versions = apply_versions(table.versions, events, Tracking(settings))
-            table.versions = versions.mirror
+            table.versions = _as_of_lives(table, versions.mirror)
             table.counts.update({str(name): n for name, n in versions.counts(events).items()})
         else:
             applied = apply(table.mirror, events, settings)
@@ -297,12 +318,13 @@ def _refuse(table: Mirrored, record: Record, reason: str) -> None:
     table.reasons[record.origin] = reason
 
 
-def _plan(table: Mirrored, changes: Sequence[Change]) -> list[frozenset[str]]:
+def _plan(table: Mirrored, changes: Sequence[Change], by: By) -> list[frozenset[str]]:
     """The key and the columns of a table, as its changes show them; for each change, the columns that the
     mirror cannot hold.
     """
     _key_of_table(table, changes)
     fields = [None if each.schema is None else fields_of_envelope(each.schema) for each in changes]
+    dropped, returned = _turned(table, changes, fields, by)
     schemas: dict[str, tuple[bytes, dict[str, Kind]]] = {}
     of_change = []
     for change, mine in zip(changes, fields, strict=True):
@@ -313,7 +335,8 @@ def _plan(table: Mirrored, changes: Sequence[Change]) -> list[frozenset[str]]:
                     continue
                 table.shapes[name] = reduce(merge, [table.shapes.get(name, Shape()), shape_of(value)])
             continue
-        kinds = {each.name: Column.of(each).kind for each in mine if table.has(each.name)}
+        shown = [each for each in mine if table.has(each.name) and not table.is_former(each.name, change)]
+        kinds = {each.name: Column.of(each).kind for each in shown}
         text = repr(list(kinds.items()))
         of_change.append(text)
         first = min(schemas[text][0], change.seq) if text in schemas else change.seq
@@ -322,7 +345,6 @@ def _plan(table: Mirrored, changes: Sequence[Change]) -> list[frozenset[str]]:
     if untyped:
         schemas[""] = (min((each.seq for each in changes), default=b""), untyped)
     ordered = sorted(schemas, key=lambda text: schemas[text][0])
-    dropped, returned = _turned(table, changes, fields)
     planned = drift.plan(
         table.columns or None,
         [schemas[text][1] for text in ordered],
@@ -331,32 +353,109 @@ def _plan(table: Mirrored, changes: Sequence[Change]) -> list[frozenset[str]]:
         returned=returned,
     )
     table.columns, table.drift = planned.columns, [*table.drift, *planned.drift]
+    _fill(table, planned.add, changes, fields)
     refused = dict(zip(ordered, planned.refused, strict=True))
     return [refused.get(text, frozenset()) for text in of_change]
 
 
 def _turned(
-    table: Mirrored, changes: Sequence[Change], fields: Sequence[Sequence[Field] | None]
+    table: Mirrored, changes: Sequence[Change], fields: Sequence[Sequence[Field] | None], by: By
 ) -> tuple[list[str], list[str]]:
     """The columns that the streamed changes of a batch show to be gone, and those that have come back."""
-    streamed = [
-        (change.seq, {each.name for each in mine})
+    told = [
+        (change, {each.name: each for each in mine})
         for change, mine in zip(changes, fields, strict=True)
-        if mine is not None and not change.is_snapshot and log_of(change.source, "auto") is not None
+        if mine
     ]
-    names = {*table.columns, *(name for _, mine in streamed for name in mine)} - set(table.key)
+    streamed = [
+        (change.seq, mine.keys())
+        for change, mine in told
+        if not change.is_snapshot and log_of(change.source, by) is not None
+    ]
+    names = {*table.columns, *(name for _, mine in told for name in mine)} - set(table.key)
     dropped, returned = [], []
     for name in sorted(names):
-        before = table.marks.get(name, drift.ColumnMarks())
-        absent = [seq for seq, mine in streamed if name not in mine]
-        present = [seq for seq, mine in streamed if name in mine]
-        after = drift.ColumnMarks(_highest(before.absent, *absent), _highest(before.present, *present))
-        table.marks[name] = after
-        if after.is_gone and not before.is_gone:
+        before = table.lives.get(name, Life())
+        after = table.lives[name] = before.after(
+            _highest(*(seq for seq, mine in streamed if name not in mine)),
+            _highest(*(seq for seq, mine in streamed if name in mine)),
+            [
+                Default(change.seq, mine[name])
+                for change, mine in told
+                if name in mine and is_constant(mine[name], change.source.connector)
+            ],
+        )
+        if after.marks.is_gone and not before.marks.is_gone:
             dropped.append(name)
-        elif before.is_gone and not after.is_gone and name in table.columns:
+        elif before.marks.is_gone and not after.marks.is_gone and name in table.columns:
             returned.append(name)
     return dropped, returned
+
+
+def _fill(
+    table: Mirrored,
+    added: Iterable[str],
+    changes: Sequence[Change],
+    fields: Sequence[Sequence[Field] | None],
+) -> None:
+    """Give the stored rows what they have in columns that are added, or that begin a new life."""
+    defaults = table.defaults
+    given = {name: defaults[name] for name in added if name in defaults}
+    table.since = {
+        name: min(change.seq for change, mine in zip(changes, fields, strict=True) if name in _names_of(mine))
+        for name in given
+    }
+    rows = {
+        key: without_former(with_defaults(row, given), table.lives, defaults)
+        for key, row in table.mirror.rows.items()
+    }
+    table.mirror = replace(table.mirror, rows=rows)
+    table.versions = _current(table.versions, lambda row: with_defaults(row, given))
+
+
+def _names_of(fields: Sequence[Field] | None) -> set[str]:
+    return {each.name for each in fields or ()}
+
+
+def _current(mirror: VersionedMirror, change: Callable[[Row], Row]) -> VersionedMirror:
+    """A mirror whose current versions are changed."""
+    keys = {
+        key: replace(
+            stored,
+            versions=[
+                each._replace(row=change(each.row)) if each.is_current else each for each in stored.versions
+            ],
+        )
+        for key, stored in mirror.keys.items()
+    }
+    return replace(mirror, keys=keys)
+
+
+def _as_of_lives(table: Mirrored, mirror: VersionedMirror) -> VersionedMirror:
+    """A mirror whose current versions have no value of a former life, and whose others have no default of a
+    column that was added after they ended.
+    """
+    defaults = table.defaults
+    mirror = _current(mirror, lambda row: without_former(row, table.lives, defaults))
+    if not table.since:
+        return mirror
+    keys = {}
+    for key, stored in mirror.keys.items():
+        following = [each.row.seq for each in stored.versions[1:]]
+        ends = [each.delete_seq or end for each, end in zip(stored.versions, [*following, None], strict=True)]
+        keys[key] = replace(
+            stored,
+            versions=[
+                each._replace(row=_before_added(each.row, end, table.since)) if end is not None else each
+                for each, end in zip(stored.versions, ends, strict=True)
+            ],
+        )
+    return replace(mirror, keys=keys)
+
+
+def _before_added(row: Row, end: bytes, since: Mapping[str, bytes]) -> Row:
+    late = [name for name, seq in since.items() if row.seq < seq and end < seq]
+    return row._replace(values={**row.values, **dict.fromkeys(late)})
 
 
 def _highest(*sequences: bytes | None) -> bytes | None:
@@ -386,12 +485,20 @@ def _events(table: Mirrored, record: Record, change: Change, refused: frozenset[
     if refused and change.op != Op.DELETE:
         return f"column {min(refused)}: its type changed"
     image = RowReader(columns).read(
-        row or {}, may_have_gaps=change.may_have_gaps, partial=change.partial, key=table.key
+        {name: value for name, value in (row or {}).items() if not table.is_former(name, change)},
+        unrepresentable=table.asked.unrepresentable,
+        may_have_gaps=change.may_have_gaps,
+        partial=change.partial,
+        key=table.key,
     )
     if isinstance(image, str):
         if row is not None:
             return image
         image = None
+    if image is not None and row is not None and change.schema is not None:
+        lacking = table.columns.keys() - _fields_of(table, change).keys()
+        defaults = {name: value for name, value in table.defaults.items() if name in lacking}
+        image = image._replace(values={**image.values, **defaults})
     event = Event(
         found.key,
         change.op if found.former is None else Op.CREATE,
@@ -400,6 +507,7 @@ def _events(table: Mirrored, record: Record, change: Change, refused: frozenset[
         record.origin,
         {} if image is None or row is None else image.values,
         frozenset() if image is None or row is None else image.gaps,
+        {} if image is None or row is None else image.texts,
         old_key=found.old_key or found.former,
         new_key=found.new_key,
         unanchored=change.unanchored,
@@ -412,6 +520,7 @@ def _events(table: Mirrored, record: Record, change: Change, refused: frozenset[
         op=Op.DELETE,
         row={},
         gaps=frozenset(),
+        texts={},
         old_key=None,
         new_key=found.key,
         is_half=True,
@@ -428,11 +537,18 @@ def _digest(change: Change, origin: Origin) -> str:
 def _columns(table: Mirrored, change: Change) -> dict[str, Column]:
     if change.schema is None:
         return {name: Column(name, kind) for name, kind in table.columns.items()}
-    fields = {each.name: each for each in fields_of_envelope(change.schema)}
+    fields = _fields_of(table, change)
     return {
         name: Column.of(fields[name], kind) if name in fields else Column(name, STRING)
         for name, kind in table.columns.items()
     }
+
+
+def _fields_of(table: Mirrored, change: Change) -> dict[str, Field]:
+    """The columns that a change has in their current life, by name."""
+    assert change.schema is not None
+    fields = fields_of_envelope(change.schema)
+    return {each.name: each for each in fields if not table.is_former(each.name, change)}
 
 
 def _key(table: Mirrored, change: Change, columns: Mapping[str, Column]) -> KeyOfTable:

@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 from pyspark.sql.types import StructField, StructType
 
-from tests.conformance.captures import FOLDER, SCENARIOS, Capture
+from tests.conformance.captures import FOLDER, READDED, SCENARIOS, Capture
 from tests.driver.rules.test_rows import spark
 from tests.support import truth
 from tests.support.delivery import Batches, cut, doubled, interleaved, parts, restarted, shuffled, whole
@@ -54,7 +54,7 @@ def differences(capture: Capture, engine: Engine, table: str) -> list[str]:
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, READDED])
 def test_a_capture_ends_in_the_rows_of_its_database(scenario: str, delivery: str) -> None:
     capture = Capture(scenario)
     engine, batches = Engine(), DELIVERIES[delivery](capture.records)
