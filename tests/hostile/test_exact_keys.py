@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.agreement import assert_agreement
 from tests.support.mirroring import Mirroring, at
 from tests.support.shop import Shop, Special, decimal, table
 
@@ -21,6 +22,7 @@ SHORT, LONG, OTHER = "bg==", "Kvg=", "bw=="
 
 
 @pytest.mark.thorough
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 def test_neighbouring_microseconds_and_decimals_of_two_scales(spark: SparkSession, tmp_path: Path) -> None:
     """A key of one microsecond more is another row; 1.1000 is the row of 1.10, also for its tombstone."""
     shop = Shop()
@@ -40,6 +42,7 @@ def test_neighbouring_microseconds_and_decimals_of_two_scales(spark: SparkSessio
     assert found(spark, mirroring, "prices", "price") == [(Decimal("1.1100"), 2)]
     assert [id for _, id in found(spark, mirroring, "moments", "at")] == [0, 7]
     assert (summary.counts.stale, summary.counts.quarantined) == (1, 0)
+    assert_agreement(spark, mirroring)
 
 
 def found(spark: SparkSession, mirroring: Mirroring, name: str, key: str) -> list[tuple[object, ...]]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.agreement import assert_agreement
 from tests.support.mirroring import Mirroring, at, audited
 from tests.support.records import BinlogPosition, Column, Record, Row, Table, Topic, dumps
 from tests.support.shop import ID, Shop, table
@@ -57,6 +58,7 @@ def _sorted(rows: Iterable[Row]) -> list[Row]:
 
 
 @pytest.mark.long
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.guarantee("A record changes no row only if it is one of Debezium's own, not if it resembles one")
 def test_flat_rows_that_resemble_other_records_are_mirrored(spark: SparkSession, tmp_path: Path) -> None:
     logs = [
@@ -80,6 +82,7 @@ def test_flat_rows_that_resemble_other_records_are_mirrored(spark: SparkSession,
     ]
     mirroring = Mirroring(tmp_path, {"envelope": {"format": "debezium-flat"}})
     counts = mirroring.deliver([[*logs, *tasks, *audit, *own]]).run(spark).counts
+    assert_agreement(spark, mirroring)
     assert (counts.applied, counts.no_row_change, counts.quarantined, counts.refused) == (4, 3, 0, 0)
     path = mirroring.path("s", "public", "logs")
     assert [row["op"] for row in rows_at(spark, path)] == ["x", "m"]
@@ -90,6 +93,7 @@ def test_flat_rows_that_resemble_other_records_are_mirrored(spark: SparkSession,
 
 
 @pytest.mark.long
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.guarantee(
     "Two events are the same only by their origin, or by position, log and payload as sent"
 )
@@ -111,6 +115,7 @@ def test_an_event_list_has_each_event_once(spark: SparkSession, tmp_path: Path) 
     }
     mirroring = Mirroring(tmp_path, settings)
     mirroring.deliver([[*first, copied[0]], [*added, copied[1]], [*again, *twice]]).run(spark)
+    assert_agreement(spark, mirroring)
     assert counted(spark, mirroring) == {
         "grown": {"applied": 2, "duplicates": 2},
         "hidden": {"applied": 2, "duplicates": 2},
@@ -118,6 +123,7 @@ def test_an_event_list_has_each_event_once(spark: SparkSession, tmp_path: Path) 
 
 
 @pytest.mark.long
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.guarantee(
     "Two events are the same only by their origin, or by position, log and payload as sent"
 )
@@ -131,6 +137,7 @@ def test_equal_offsets_of_two_partitions_are_two_events(
     mirroring = Mirroring(tmp_path, {**settings, "target": {"path": f"{tmp_path}/lake/{{table}}"}})
     batches = [both] if together else [both[:1], both[1:]]
     mirroring.deliver([*batches, [*both, *both]]).run(spark)
+    assert_agreement(spark, mirroring)
     assert sorted(row["partition"] for row in events_at(spark, f"{tmp_path}/lake/t")) == [0, 1]
     assert counted(spark, mirroring) == {"t": {"applied": 2, "duplicates": 4}}
 
@@ -165,6 +172,7 @@ def _compressed(of: Table) -> list[Record]:
 
 
 @pytest.mark.long
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.guarantee(
     "Changes at one position of a binlog are ordered by their offsets within a partition, as in a compressed "
     "transaction"
@@ -187,6 +195,7 @@ def test_changes_of_a_compressed_transaction_are_ordered_by_their_offsets(
         batches = [[one[n] for one in sent] for n in range(len(sent[0]))]
         batches = batches[::-1] if order == "backwards" else batches
     mirroring.deliver([*batches, [one[-1] for one in sent]]).run(spark)
+    assert_agreement(spark, mirroring)
     wanted = [{"id": 1, "v": "one"}, {"id": 2, "v": "last"}, {"id": 4, "v": "again"}]
     assert rows_at(spark, mirroring.path("shop", None, "rows")) == wanted
     soft = rows_at(spark, mirroring.path("shop", None, "soft"))
@@ -211,6 +220,7 @@ def _latest(spark: SparkSession, path: str) -> list[Row]:
 
 
 @pytest.mark.long
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.guarantee("The newest events of a list are the rows of the source")
 def test_deletes_and_key_changes_of_event_lists_carry_the_key(spark: SparkSession, tmp_path: Path) -> None:
     def change(n: int, op: str, before: Row | None, after: Row | None, key: Row | None) -> Record:
@@ -228,6 +238,7 @@ def test_deletes_and_key_changes_of_event_lists_carry_the_key(spark: SparkSessio
     mirroring = Mirroring(tmp_path / "whole", {"defaults": {"mode": "append"}})
     again = [{**each, "offset": each["offset"] + 9} for each in changes[2:]]
     mirroring.deliver([changes, again]).run(spark)
+    assert_agreement(spark, mirroring)
     path = mirroring.path("s", "public", "t")
     assert [row for row in events_at(spark, path) if row["op"] == "d"] == [
         {"id": 1, "code": None, "op": "d", "partition": 0, "offset": 2}
@@ -244,6 +255,7 @@ def _maxwell(n: int, kind: str, data: Row, old: Row | None = None, name: str = "
 
 
 @pytest.mark.long
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.guarantee("The newest events of a list are the rows of the source")
 def test_a_key_change_in_an_event_list_ends_the_former_row(spark: SparkSession, tmp_path: Path) -> None:
     changes = [
@@ -256,6 +268,7 @@ def test_a_key_change_in_an_event_list_ends_the_former_row(spark: SparkSession, 
     mirroring = Mirroring(tmp_path, settings)
     again = [{**each, "offset": each["offset"] + 9} for each in changes[2:]]
     mirroring.deliver([changes[:2], changes[2:], again]).run(spark)
+    assert_agreement(spark, mirroring)
     path = mirroring.path("d", None, "t")
     moved = {row["op"]: row for row in events_at(spark, path) if row["offset"] == 2}
     assert [moved[op]["id"] for op in ("u", "d")] == [3, 2]
@@ -271,6 +284,7 @@ def test_a_key_change_in_an_event_list_ends_the_former_row(spark: SparkSession, 
 
 
 @pytest.mark.long
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.guarantee("Values that Maxwell's records leave out stay as they were")
 @pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_values_that_maxwell_leaves_out_stay(together: bool, spark: SparkSession, tmp_path: Path) -> None:
@@ -295,6 +309,7 @@ def test_values_that_maxwell_leaves_out_stay(together: bool, spark: SparkSession
     mirroring = Mirroring(tmp_path, settings)
     batches = [changes] if together else [changes[n::5] for n in range(5)]
     mirroring.deliver(batches).run(spark)
+    assert_agreement(spark, mirroring)
     wanted = [{"id": 1, "n": 5, "v": "c", "w": None}, {"id": 3, "n": 6, "v": "d", "w": None}]
     assert rows_at(spark, mirroring.path("d", None, "rows")) == wanted
     soft = rows_at(spark, mirroring.path("d", None, "soft"))

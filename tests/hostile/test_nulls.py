@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.agreement import assert_agreement
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
 from tests.support.shop import Shop, table
@@ -16,6 +17,7 @@ NOTES = replace(table("notes", Column("note", "string", optional=True)), schemas
 
 
 @pytest.mark.long
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
 def test_an_earlier_value_of_a_column_that_was_null_so_far(
     mode: str, spark: SparkSession, tmp_path: Path
@@ -25,5 +27,6 @@ def test_an_earlier_value_of_a_column_that_was_null_so_far(
     mirroring = Mirroring(tmp_path, {"defaults": {"mode": mode}})
     summary = mirroring.deliver([later, [*earlier, *shop.create(NOTES, id=3, note="new")]]).run(spark)
     assert summary.counts.quarantined == 0
+    assert_agreement(spark, mirroring)
     rows = at(spark, mirroring.path("demo", "public", "notes")).select("id", "note").collect()
     assert sorted(map(tuple, rows)) == [(1, "kept"), (2, None), (3, "new")]

@@ -192,6 +192,12 @@ def sent_again_and_changed(s: Sent) -> list[Record]:
     ]
 
 
+def created_again(s: Sent) -> list[Record]:
+    """An open transaction deletes the row and creates it. Then its delete is sent again."""
+    sent = [s.delete(2, 70, 1), s.create(3, 80, 1, 8, "new"), s.delete(4, 70, 1)]
+    return [s.read(1, 90, 1, 0, "read"), *sent, s.create(5, 97, 2, 9, "later", last=96)]
+
+
 CASES: Sequence[Case] = (
     *(
         Case(
@@ -295,6 +301,18 @@ CASES: Sequence[Case] = (
             [s.create(3, 80, 1, 8, "new"), s.update(4, 95, 1, 9, last=94)],
         ],
         {1: (9, "new")},
+    ),
+    *(
+        Case(
+            f"a row that an open transaction creates again, whose delete is sent again, {place}",
+            lambda s, cut=cut: cut(created_again(s)),
+            {1: (8, "new"), 2: (9, "later")},
+        )
+        for place, cut in (
+            ("together", lambda r: [r]),
+            ("after that", lambda r: [r[:3], r[3:]]),
+            ("which comes first", lambda r: [[r[0], r[3]], [*r[1:3], r[4]]]),
+        )
     ),
     Case(
         "a value of an open transaction, and a move that leaves it out",

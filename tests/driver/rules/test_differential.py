@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.agreement import DELETED_AT, by_rules, differences
+from tests.support.agreement import DELETED_AT, assert_agreement
 from tests.support.delivery import Batches, cut, doubled, parts, restarted, shuffled
 from tests.support.histories import History, Shape, Step, many, play
 from tests.support.mirroring import Mirroring
@@ -148,5 +148,4 @@ def compare(
     sent = beside([deliveries(played, number, batches), odd()])
     mirroring = Mirroring(folder, {"tables": SETTINGS if modes else []}).deliver(sent)
     mirroring.run(spark)
-    differ = differences(spark, mirroring, by_rules(mirroring))
-    assert not differ, "\n".join(differ[:40])
+    assert_agreement(spark, mirroring)

@@ -82,11 +82,13 @@ def with_origins_of(deleted: DataFrame, events: DataFrame) -> DataFrame:
 def _after(joined: DataFrame) -> DataFrame:
     """Place changes of transactions that were open during the snapshot after the delete that they follow.
 
-    They do in its partition, with a higher LSN. The delete may be placed after a snapshot row, which has a
-    higher position; the change, and what it brings, then takes its place behind both.
+    They have a higher LSN: PostgreSQL locks a row until the transaction that changed it ends, so that LSNs
+    are in the order of a row's changes. Offsets are not, because a delete may be sent again. The delete may
+    be placed after a snapshot row, which has a higher position; the change, and what it brings, then takes
+    its place behind both.
     """
     seq, gone = F.col("seq"), F.col("_tomb.seq")
-    opened = F.col("unanchored") & _follows() & (seq <= gone) & is_later(seq, gone, _follows())
+    opened = F.col("unanchored") & (seq <= gone) & is_later(seq, gone, _follows())
     opened = F.coalesce(opened & are_of_one_epoch(seq, gone), F.lit(False))
 
     def lifted(value: Column) -> Column:

@@ -29,7 +29,7 @@ from lakemirror.driver.reduce.table import Reduced, bounds_of, images_of, no_eve
 from lakemirror.driver.sequence import as_bytes, own
 from lakemirror.driver.tables import keys
 from lakemirror.driver.tables.columns import T
-from lakemirror.driver.tables.tombstones import encoded_key
+from lakemirror.driver.tables.tombstones import ORIGIN, encoded_key
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _images(table: MirroredTable, plan: TablePlan, state: DataFrame, facts: Data
     rows = merged = None
     if table.tombstones.summary.merged:
         values = F.struct(*[F.col("row")[name].alias(name) for name in plan.tracked]).alias("row")
-        merged = merged_changes(table, plan).select("key", values, "seq", "seqs")
+        merged = merged_changes(table, plan).select("key", values, "seq", "seqs", *ORIGIN)
     if _is_placed(plan):
         at = materialised(scd2.placed(facts))
         places = at.where("kind = 'event'").select(
@@ -192,13 +192,16 @@ def _images(table: MirroredTable, plan: TablePlan, state: DataFrame, facts: Data
         )
         state = materialised(state.join(places, ["key", "seq"]).drop("seq").withColumnRenamed("at", "seq"))
         values = F.struct(*[F.col("row")[name].alias(name) for name in plan.tracked])
-        rows = at.where("kind = 'image'").select("key", values.alias("row"), "seq", "seqs")
+        rows = at.where("kind = 'image'").select("key", values.alias("row"), "seq", "seqs", *ORIGIN)
     summary = table.tombstones.summary
     deleted = table.tombstones.frame().where("kind = 'deleted'") if summary.retained else None
     floor = max(filter(None, (summary.floor, plan.seen.floor)), default=None)
     if merged is not None:
         rows = merged if rows is None else rows.unionByName(merged)
-    found, _ = images_of(table, state, deleted, plan.reading, plan.tracked, floor, rows)
+    opened = plan.seen.unanchored
+    found, _ = images_of(
+        table, state, deleted, plan.reading, plan.tracked, floor, rows, opened=opened, placed=True
+    )
     return found.localCheckpoint()
 
 

@@ -71,9 +71,10 @@ def told(events: DataFrame, stored: DataFrame | None, *, opened: bool = False) -
 
 def with_origins(moves: DataFrame, deleted: DataFrame) -> DataFrame:
     """Return moves of open transactions with the origin of their delete, if only its tombstone is known."""
-    place = F.struct("seq", *ORIGIN).alias("_gone")
-    joined = moves.join(deleted.select("key", place), "key", "left")
-    mine = F.col("opened") & F.col("topic").isNull() & (sent_of(F.col("_gone.seq")) == F.col("seq"))
+    place = F.max(F.struct(*ORIGIN)).alias("_gone")
+    known = deleted.groupBy("key", sent_of(F.col("seq")).alias("seq")).agg(place)
+    joined = moves.join(known, ["key", "seq"], "left")
+    mine = F.col("opened") & F.col("topic").isNull() & F.col("_gone").isNotNull()
     origin = {name: F.when(mine, F.col("_gone")[name]).otherwise(F.col(name)) for name in ORIGIN}
     return joined.withColumns(origin).select(*_MOVE)
 

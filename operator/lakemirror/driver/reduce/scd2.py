@@ -50,7 +50,7 @@ from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes, Clause
 from lakemirror.driver.reduce.events import ARRIVAL, anchor, older_seqs, texts_of, with_values
-from lakemirror.driver.sequence import MISSING, event_part, own
+from lakemirror.driver.sequence import MISSING, event_part, own, sent_of
 from lakemirror.driver.tables.columns import BEGAN, SENT, S, T
 from lakemirror.driver.tables.delta import quoted
 
@@ -389,14 +389,20 @@ def _left_out(name: str, plan: Scd2, seqs: str = "seqs") -> Column:
 
 
 def _patched(facts: DataFrame, patches: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """Return facts with the values that their rows had under their former keys, if these are newer."""
-    mine = patches.select("key", "seq", F.struct("row", "seqs").alias("_patch")).dropDuplicates(
-        ["key", "seq"]
+    """Return facts with the values that their rows had under their former keys, if these are newer.
+
+    A move of an open transaction has its sequence as it was sent. Its create half may have another place.
+    """
+    mine = patches.select("key", F.col("seq").alias("_sent"), F.struct("row", "seqs").alias("_patch"))
+    sent = F.when(F.col("unanchored"), sent_of(F.col("seq"))).otherwise(F.col("seq"))
+    joined = facts.withColumn("_sent", sent).join(
+        mine.dropDuplicates(["key", "_sent"]), ["key", "_sent"], "left"
     )
-    joined = facts.join(mine, ["key", "seq"], "left")
     row, seqs, newer = F.col("row"), {}, F.lit(False)
     for name in tracked:
-        have, given = _seq_of(name), F.coalesce(F.col("_patch.seqs")[F.lit(name)], F.lit(MISSING))
+        have, theirs = _seq_of(name), F.col("_patch.seqs")[F.lit(name)]
+        brought = F.concat(F.col("seq"), F.substr(theirs, F.length("seq") + 1))
+        given = F.when(theirs != F.lit(MISSING), brought).otherwise(F.lit(MISSING))
         row = row.withField(
             quoted(name), F.when(given > have, F.col("_patch.row")[name]).otherwise(F.col("row")[name])
         )
@@ -409,7 +415,7 @@ def _patched(facts: DataFrame, patches: DataFrame, tracked: Sequence[str]) -> Da
             "seqs": F.when(use, older_seqs(seqs, F.col("seq"))).otherwise(F.col("seqs")),
             "patched": F.coalesce(use & newer, F.lit(False)),
         }
-    ).drop("_patch")
+    ).drop("_sent", "_patch")
 
 
 def _seq_of(name: str) -> Column:
@@ -636,12 +642,8 @@ def _with_sent(seqs: Column) -> Column:
     The latter is added if a snapshot row determines the fact's place.
     """
     nothing = F.create_map().cast(_NO_SEQS)
-    # An unanchored change has only its LSN, which is then both parts of its sequence.
-    lsn = F.substring(F.col("seq"), 13, 10)
-    raw = F.concat(F.substring(F.col("seq"), 1, 2), lsn, lsn, F.substring(F.col("seq"), 23, 4))
-    return F.when(
-        F.col("unanchored"), F.map_concat(F.coalesce(seqs, nothing), F.create_map(F.lit(SENT), raw))
-    ).otherwise(seqs)
+    sent = F.create_map(F.lit(SENT), sent_of(F.col("seq")))
+    return F.when(F.col("unanchored"), F.map_concat(F.coalesce(seqs, nothing), sent)).otherwise(seqs)
 
 
 def puts(versions: DataFrame, key: Sequence[str]) -> DataFrame:

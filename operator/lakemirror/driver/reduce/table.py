@@ -334,11 +334,13 @@ def images_of(
     more: DataFrame | None = None,
     *,
     opened: bool = False,
+    placed: bool = False,
 ) -> tuple[DataFrame, DataFrame | None]:
     """Return rows as they were when their key changed, and the stored rows of all keys of moves, if any.
 
     They come from the batch, the mirror, the tombstones, and ``more`` rows (key, row of tracked columns, seq,
-    seqs). ``opened`` says that the batch has unanchored events, without a place among what is stored.
+    seqs, origin). ``opened`` says that the batch has unanchored events, and ``placed`` that they have their
+    place among what is stored.
     """
     key_type = StructType([StructField(name, reading.columns[name]) for name in reading.key])
     row_type = StructType([StructField(name, reading.columns[name]) for name in tracked])
@@ -363,7 +365,9 @@ def images_of(
     told = moves.told(good, known, opened=opened)
     told = (moves.with_origins(told, gone) if opened and gone is not None else told).localCheckpoint()
     rows = None if rows is None else moves.of_moves(rows, told).localCheckpoint()
-    found = moves.images(told, good, known, rows, gone, tracked=tracked, floor=floor, opened=opened)
+    found = moves.images(
+        told, good, known, rows, gone, tracked=tracked, floor=floor, opened=opened and not placed
+    )
     return found, rows
 
 
