@@ -25,8 +25,10 @@ class DeltaLogStore:
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         self._spark = spark
-        log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, table)
-        self._store, self._conf = log.store(), log.newDeltaHadoopConf()
+        # Not the log store of Delta's object for the log: that object would read the log first.
+        stores = getattr(java_class(spark, "org.apache.spark.sql.delta.storage.LogStore$"), "MODULE$")
+        self._store = stores.apply(spark._jsparkSession)
+        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
         self._log = f"{table.rstrip('/')}/{LOG}"
         self._files = self._path("").getFileSystem(self._conf)
 
