@@ -11,16 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemirror.driver.faults import InjectedCrash
 from lakemirror.driver.writer.actions import Action, Add, CommitInfo, Domain, Metadata, Remove, Transaction
-from lakemirror.driver.writer.checkpointing import REMOVE, checkpoint, is_due
+from lakemirror.driver.writer.checkpointing import REMOVE, checkpoint, is_due, keep_short
 from lakemirror.driver.writer.entry import known, name_of, text_of
 from lakemirror.driver.writer.log_checkpoints import removed
 from lakemirror.driver.writer.log_files import LAST_CHECKPOINT, Damaged, Missing, checkpoint_of
 from lakemirror.driver.writer.retention import milliseconds, of_files
 from lakemirror.driver.writer.snapshot import Snapshot
+from lakemirror.driver.writer.stores import LocalLogStore
 from lakemirror.driver.writer.vectors import Descriptor
 from tests.driver.writer.delta_tables import History, Written, histories
 from tests.driver.writer.test_log_state import FULL, KINDS, ONCE, PLAIN, checkpointed, log_of, same, state_of
@@ -79,6 +81,10 @@ def cleaned(table: Written, version: int) -> None:
 @ONCE
 @given(histories(), st.data())
 def test_a_checkpoint_says_what_the_entries_say(history: History, data: st.DataObject) -> None:
+    check_checkpoints(history, data)
+
+
+def check_checkpoints(history: History, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = Written.of(Path(folder) / "t", history)
         entries = entries_of(table)
@@ -261,6 +267,72 @@ def test_a_checksum_that_hadoop_left_is_removed(tmp_path: Path) -> None:
         "numOfAddFiles": len(table.snapshot.files),
     }
     assert [each.name for each in log.iterdir() if each.name.endswith(".tmp")] == []
+
+
+class Crashing(LocalLogStore):
+    """Crashes when a file is put in place, or when it stands there."""
+
+    def __init__(self, log: Path, name: str, *, done: bool) -> None:
+        super().__init__(log)
+        self._name, self._done = name, done
+
+    def replace(self, name: str, content: bytes) -> None:
+        if name == self._name and not self._done:
+            self._aside(name, content[: len(content) // 2])
+            raise InjectedCrash("before-entry")
+        super().replace(name, content)
+        if name == self._name:
+            raise InjectedCrash("after-entry")
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("name", [checkpoint_of(4), LAST_CHECKPOINT])
+def test_a_crash_while_a_checkpoint_is_written(name: str, done: bool, tmp_path: Path) -> None:
+    """The log is read as before, and the next checkpoint is right."""
+    table = Written.of(tmp_path / "t", PLAIN)
+    for number in range(4):
+        table.apply(FULL, summed=False)
+        if number == 1:
+            assert checkpoint(log_of(table), state_of(table), NOW) is None
+    entries, before = entries_of(table), state_of(table)
+    with pytest.raises(InjectedCrash):
+        checkpoint(Crashing(table.path / "_delta_log", name, done=done), before, NOW)
+    assert same(state_of(table).snapshot, before.snapshot)
+    table.apply(FULL, summed=False)
+    entries |= entries_of(table)
+    assert checkpoint(log_of(table), state_of(table), NOW) is None
+    assert removed_in(table, 5) == removed_by(entries)
+    cleaned(table, 5)
+    assert same(state_of(table).snapshot, table.snapshot)
+
+
+def test_a_checkpoint_that_is_due_is_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By Delta where it has to be, and the commit stands without it."""
+    table, asked = Written.of(tmp_path / "t", PLAIN), list[str]()
+    commit(table, with_properties(table.snapshot, checkpointInterval="2"))
+    keep_short(log_of(table), state_of(table), NOW, lambda: asked.append("early"))
+    commit(table)
+    keep_short(log_of(table), state_of(table), NOW, lambda: asked.append("ours"))
+    assert (table.path / "_delta_log" / checkpoint_of(2)).exists()
+    commit(table, with_properties(table.snapshot, checkpoint_writeStatsAsJson="false"))
+    commit(table)
+    keep_short(log_of(table), state_of(table), NOW, lambda: asked.append("Delta's"))
+    assert asked == ["Delta's"]
+    before = state_of(table)
+    (table.path / "_delta_log" / name_of(3)).unlink()
+    commit(table, with_properties(table.snapshot, checkpoint_writeStatsAsJson="true"))
+    commit(table)
+    newest = replace(before, snapshot=table.snapshot, known=table.last)
+    keep_short(log_of(table), newest, NOW, lambda: asked.append("never"))
+    assert name_of(3) in caplog.text
+    assert asked == ["Delta's"]
+
+
+@pytest.mark.thorough
+@settings(ONCE, max_examples=1_000)
+@given(histories(), st.data())
+def test_checkpoints_of_thousands_of_histories(history: History, data: st.DataObject) -> None:
+    check_checkpoints(history, data)
 
 
 def test_when_a_checkpoint_is_due(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from lakemirror.driver.tables.delta import snapshot
 from lakemirror.driver.tables.housekeeping import clean_log
 from lakemirror.driver.writer.checkpointing import checkpoint
 from lakemirror.driver.writer.entry import LogStore, name_of
-from lakemirror.driver.writer.java_store import DeltaLogStore
+from lakemirror.driver.writer.java_store import DeltaLogStore, checkpoint_by_delta
 from lakemirror.driver.writer.log_files import checkpoint_of
 from lakemirror.driver.writer.log_state import State, read
 from lakemirror.driver.writer.stores import LocalLogStore
@@ -87,8 +87,7 @@ def test_delta_goes_on_from_a_checkpoint(name: str, spark: SparkSession, tmp_pat
     assert spark.sql(f"VACUUM delta.`{path}` DRY RUN").count() == 0  # what was removed is kept for a week
     appended(spark, path, 5)
     spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 30")
-    log_of_delta = snapshot(spark, str(path)).deltaLog()
-    log_of_delta.checkpoint(snapshot(spark, str(path)), spark._jvm.scala.Option.empty())
+    checkpoint_by_delta(spark, str(path))
     forget(path, version + 2)
     (path / "_delta_log" / checkpoint_of(version)).unlink(missing_ok=True)
     assert len(removed(afresh(spark, path))) == len(before) + 1

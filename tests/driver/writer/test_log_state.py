@@ -176,6 +176,17 @@ def checkpointed(table: Written, kind: Callable[[Path], None]) -> None:
 @given(histories(), st.sampled_from([*KINDS]), st.data())
 def test_a_log_with_a_checkpoint(history: History, kind: str, data: st.DataObject) -> None:
     """Also without the entries before it, and with a hint at any version."""
+    check_log(history, kind, data)
+
+
+@pytest.mark.thorough
+@settings(ONCE, max_examples=1_000)
+@given(histories(), st.sampled_from([*KINDS]), st.data())
+def test_thousands_of_logs_with_checkpoints(history: History, kind: str, data: st.DataObject) -> None:
+    check_log(history, kind, data)
+
+
+def check_log(history: History, kind: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = Written.of(Path(folder) / "t", history)
         log = table.path / "_delta_log"

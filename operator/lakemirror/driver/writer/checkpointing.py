@@ -14,7 +14,8 @@ is not done here: the driver's maintenance calls Delta's own clean-up (`tables.h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ from lakemirror.driver.writer.retention import of_files
 from lakemirror.driver.writer.snapshot import Key, Snapshot
 from lakemirror.driver.writer.vectors import Descriptor
 
+_log = logging.getLogger(__name__)
 INTERVAL_PROPERTY: Final = "delta.checkpointInterval"
 _DEFAULT_INTERVAL: Final = 10
 _PLAIN: Final = {"delta.checkpoint.writeStatsAsJson": "true", "delta.checkpoint.writeStatsAsStruct": "false"}
@@ -87,6 +89,23 @@ def is_due(snapshot: Snapshot) -> bool:
     """Return whether a table is to have a checkpoint of this version, as Delta would decide."""
     interval = int(snapshot.metadata.properties.get(INTERVAL_PROPERTY, _DEFAULT_INTERVAL))
     return snapshot.version > 0 and snapshot.version % interval == 0
+
+
+def keep_short(log: LogStore, state: State, now: int, by_delta: Callable[[], object]) -> None:
+    """Write a checkpoint of a version that was just committed, if one is due at ``now`` (ms since 1970).
+
+    ``by_delta`` makes Delta do it, where that is needed (`java_store.checkpoint_by_delta`). The table can do
+    without the checkpoint, so that an error is only logged.
+    """
+    if not is_due(state.snapshot):
+        return
+    try:
+        reason = checkpoint(log, state, now)
+        if reason is not None:
+            _log.debug("Delta writes a checkpoint of version %s: %s", state.snapshot.version, reason)
+            by_delta()
+    except Exception as error:
+        _log.warning("no checkpoint of version %s could be written: %s", state.snapshot.version, error)
 
 
 def checkpoint(log: LogStore, state: State, now: int) -> str | None:

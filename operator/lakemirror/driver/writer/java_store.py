@@ -108,6 +108,13 @@ class DeltaLogStore:
         return java_class(self._spark, "org.apache.hadoop.fs.Path")(place)
 
 
+def checkpoint_by_delta(spark: SparkSession, table: str) -> None:
+    """Make Delta write a checkpoint of a table's newest version, and clean up the table's log."""
+    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, table)
+    nothing = java_class(spark, "scala.Option").empty()
+    log.checkpoint(log.update(False, nothing, nothing), nothing)
+
+
 def _each(iterator: Any) -> Iterator[Any]:
     """Return what an iterator of Scala returns."""
     while iterator.hasNext():
