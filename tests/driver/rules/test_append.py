@@ -38,6 +38,7 @@ CASES = [
         True,
     ),
     Case("the same payload at another position", AGAIN._replace(seq=at(6)), CHANGE, False),
+    Case("the same payload further on in its file", AGAIN._replace(seq=at(6, major=5)), CHANGE, False),
     Case("the same record with another position", CHANGE._replace(seq=at(6)), CHANGE, False),
     Case("another operation at its position", AGAIN._replace(op="c"), CHANGE, False),
     Case("another operation of the same record", CHANGE._replace(op="d"), CHANGE, False),

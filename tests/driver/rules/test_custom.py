@@ -140,6 +140,7 @@ def test_a_key_is_an_object_or_a_value_with_the_name_of_its_path() -> None:
     assert reason(Fields(key="k"), {"k": [1]}) == "k is a list, which names no columns"
     assert reason(Fields(key="k"), {}) == "the record has no key: k is missing"
     assert isinstance(told(Fields(op="op", key="k"), {"op": "t"}), Truncate)
+    assert isinstance(told(Fields(op="op", after="new"), {"op": "t"}), Truncate)
 
 
 def test_a_table_is_named_by_the_record_or_by_its_topic() -> None:
@@ -230,6 +231,8 @@ def test_the_unit_of_a_time_is_what_its_schema_says(name: Any, number: int, micr
         ("9" * 29, None),
         ("9" * 39, None),
         (True, None),
+        ("1.000000001", 1_000_000),
+        ("1.0000000001", None),  # ten digits after the point
     ],
 )
 def test_a_time_is_a_text_or_a_number_of_a_unit_that_fits(time: Any, micros: int | None) -> None:

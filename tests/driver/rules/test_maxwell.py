@@ -146,7 +146,8 @@ def test_a_row_of_a_bootstrap_is_below_all_positions_whatever_orders_changes() -
     for by in ("auto", "binlog"):
         found = changed(by, type="bootstrap-insert")
         assert (found.op, found.seq) == ("r", bytes(26))
-    assert isinstance(told("auto", offset=None, type="bootstrap-insert", ts="none"), Change)
+    for by in ("auto", "offset"):
+        assert isinstance(told(by, offset=None, type="bootstrap-insert", ts="none"), Change)
     assert reason("auto", offset=None, ts="none").startswith("nothing says when the change was made")
 
 

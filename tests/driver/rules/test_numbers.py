@@ -66,6 +66,7 @@ def test_a_decimal_has_no_more_digits_than_its_type(
     [
         (b"\x05", 0, "5"),
         (b"\x05", -2, "500"),
+        (b"\xff", 0, "-1"),
         (b"\x00", -2, "0"),
         (b"\x05", 1, "0.5"),
         (b"\x05", 3, "0.005"),

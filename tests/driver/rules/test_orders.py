@@ -81,6 +81,8 @@ def test_the_bytes_tell_what_a_sequence_is_made_of(place: Place, kind: Kind) -> 
         (position(5, at=9), position(9, at=4, topic="c"), Why.LOG),  # clocks may differ by so much
         (position(5, at=10), position(9, at=4, topic="c"), Why.MOVED),
         (position(9, at=5), position(5, at=4, topic="c"), None),
+        (position(9, at=4), position(5, at=4, topic="c"), None),
+        (position(5, at=4), position(9, at=4, topic="c"), None),
         (position(5, at=3), position(9, topic="c")._replace(at=None), Why.LOG),
         (position(5, topic="c")._replace(at=None), position(9, at=3), Why.LOG),
         (offset(5), offset(9), None),
@@ -219,6 +221,8 @@ def test_only_a_reload_notes_a_partition() -> None:
     row = Place(offset(50).seq, None, Origin(RELOAD_TOPIC, 3, 0))
     assert unordered(offset(60, partition=7), row, LOGS) is Why.PARTITION
     assert unordered(offset(60, partition=7), row, Orders(of_files=True)) is None
+    first = row._replace(origin=Origin(RELOAD_TOPIC, 1, 0))
+    assert unordered(offset(60, partition=7), first, LOGS) is Why.PARTITION
     assert (
         unordered(offset(60, partition=7), row._replace(origin=Origin(RELOAD_TOPIC, None, 0)), LOGS) is None
     )
@@ -233,6 +237,8 @@ def test_a_partition_has_reached_an_epoch_if_the_manifest_says_so() -> None:
     assert unordered(mine, other, Orders(of_files=True)) is None
     nowhere = mine._replace(origin=Origin())
     assert unordered(nowhere, other, Orders(reached={("a", 1): 2})) is Why.EPOCH
+    unnumbered = mine._replace(origin=Origin("a"))
+    assert unordered(unnumbered, other, Orders(reached={("a", 0): 2})) is Why.EPOCH
 
 
 def test_a_truncate_in_a_lower_epoch_removes_nothing_of_a_higher_one() -> None:
@@ -245,3 +251,8 @@ def test_a_truncate_in_a_lower_epoch_removes_nothing_of_a_higher_one() -> None:
     assert below.removes(position(50))
     nothing = Truncated(bytes(26), Kind.NOTHING)
     assert nothing.compares(NOTHING)
+
+
+def test_after_a_reload_the_changes_of_a_batch_have_to_compare_with_each_other() -> None:
+    changes = [Change("u", offset(5)), Change("u", offset(6, partition=1)), Change("u", offset(7))]
+    assert waiting(changes, GIVEN, Orders()) == [None, Why.PARTITION, None]

@@ -432,6 +432,7 @@ def test_the_last_time_is_the_end_of_the_year_9998() -> None:
     assert source_micros(Source(ts_us=last)) == last
     assert source_micros(Source(ts_us=last + 1)) is None
     assert source_micros(Source(ts_ms=last // 1000)) == last - 999
+    assert source_micros(Source(ts_ms=last // 1000 + 1)) is None
     assert source_micros(Source(ts_us=last + 1, ts_ms=5)) == 5000
     assert source_micros(Source(), None, 7, 8) == 7000
     assert misplaced(Source(ts_us=last + 1, ts_ms=5), HERE) == f"source.ts_us is not valid: {last + 1}"

@@ -183,6 +183,13 @@ def test_rows_of_a_known_snapshot_mean_nothing_however_late_they_come() -> None:
     assert not decide([late], first.memory).waits(STREAM, late)
 
 
+def test_rows_of_a_known_snapshot_go_on_beside_what_is_undecided() -> None:
+    first = decide([point(0, 10, op="r"), point(1, 11), point(2, 12)])
+    undecided, known = point(3, 11), point(4, 10, op="r")
+    found = decide([undecided, known], first.memory)
+    assert [found.waits(STREAM, each) for each in (undecided, known)] == [True, False]
+
+
 def test_a_new_reading_is_compared_with_what_the_mirrors_have() -> None:
     stands = (Standing("t", 0, point(0, 100).digits, 50),)
     again = decide([point(0, 3, time=40)], standing=lambda _: stands)
@@ -313,7 +320,7 @@ def test_stretches_are_in_the_order_of_their_offsets() -> None:
 
 
 def test_a_stretch_has_the_bounds_of_its_changes() -> None:
-    points = [point(4, 3, time=9, server="2"), point(5, 4, time=None), point(6, 5, time=7)]
+    points = [point(4, 3, time=9, server="2"), point(5, 4, time=None), point(6, 5, time=7, server="2")]
     [found] = stretches(points, Place(at(6, 3)))
     assert found == Stretch(4, 6, point(0, 3).digits, point(0, 5).digits, 9, ("2",), above=False)
 
@@ -322,6 +329,8 @@ def test_a_change_of_an_open_transaction_is_compared_with_changes_alone() -> Non
     """Not with the row of the snapshot, below which it lies."""
     read, change = point(1, 90, op="r"), opened(2, 70)
     assert [each.above for each in stretches([read, change], None)] == [True]
+    known = stretches([read, point(2, 80)], None)
+    assert [each.above for each in known] == [True, False], "it knows the commit before it"
     [found] = stretches([change], Place(at(90, 1, "r")))
     assert found.above
     below = stretches([opened(3, 70)], Place(at(90, 2, "r"), streamed=at(80, 2)))

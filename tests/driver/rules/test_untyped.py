@@ -262,6 +262,7 @@ def test_bytes_are_told_by_their_text_or_in_doubt(text: str, writing: Writing, e
         ("15.00", UNKNOWN, Read(Decimal("15.00"))),
         ("1500", Writing("text"), Read(Decimal("1500.00"))),
         ("BQ==", Writing("text"), MISFIT),
+        ("BQ==", Writing("text", decimals="connect"), MISFIT),
         ("BQ", Writing("base64"), Read(Decimal("0.05"))),
         ("05", Writing("hex"), Read(Decimal("0.05"))),
         ("", Writing("hex"), MISFIT),

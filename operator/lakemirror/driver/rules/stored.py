@@ -112,10 +112,10 @@ def _values_of_new(state: State, table: Table) -> dict[str, Value]:
 def not_newer(state: State, stored: Row, table: Table) -> Row | None:
     """Return the stored row, with what an older event still adds: values that columns are waiting for."""
     floor = table.floor_of_batch
-    if floor is not None and stored.seq < floor.seq and (stored.is_live or not table.soft):
-        return truncated_at(stored, stored.seq, table) if table.soft else None
     if not stored.is_live:
         return stored
+    if floor is not None and stored.seq < floor.seq:
+        return truncated_at(stored, stored.seq, table) if table.soft else None
     stored = _after_read(stored, state)
     seqs = {name: beside_stored(each, stored, name) for name, each in state.said.items()}
     seqs = {name: seq for name, seq in seqs.items() if wins(seq, stored, name, stored.seq)}

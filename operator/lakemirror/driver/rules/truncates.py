@@ -38,14 +38,10 @@ def truncated(stored: Row | None, table: Table) -> Row | None:
     A row that came after the truncate stays, but no value of it that is from before.
     """
     floor = table.floor_of_batch
-    if stored is None or floor is None:
+    if stored is None or floor is None or not stored.is_live:
         return stored
     if stored.seq < floor.seq:
-        if not table.soft:
-            return None
-        return truncated_at(stored, stored.seq, table) if stored.is_live else stored
-    if table.soft and not stored.is_live:
-        return stored
+        return truncated_at(stored, stored.seq, table) if table.soft else None
     old = [name for name in table.tracked if stored.seq_of(name) < own(floor.seq)]
     if not old:
         return stored

@@ -291,7 +291,7 @@ def _settled(facts: Iterable[Fact], table: Table, batch: int | None) -> tuple[li
         }
         repeated = [number for number, stands in again.items() if stands]
         first = max(here, key=lambda each: (each.number not in repeated, *_rank(each, table)))
-        settled.append(first if image is None else replace(first, version=image.version))
+        settled.append(first)
         for each in here:
             if each.number is not None:
                 known = again[each.number] and _is_known(each, stored, here, batch)

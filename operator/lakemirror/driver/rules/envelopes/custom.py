@@ -307,4 +307,4 @@ def _before(op: str, after: Document | None, before: Document | None) -> Documen
         return after if before is None else before
     if op != Op.UPDATE:
         return None
-    return {**after, **before} if after is not None and before is not None else before or after
+    return after if before is None else {**(after or {}), **before}
