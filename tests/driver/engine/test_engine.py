@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from lakemirror.driver import faults
+from lakemirror.driver.engine import job
 from lakemirror.driver.engine.engine import SETTING
 from tests.support.agreement import by_rules, differences
 from tests.support.delivery import Batches, cut, interleaved, parts, restarted
@@ -77,3 +80,58 @@ def test_what_is_sent_again_changes_nothing(columns: SparkSession, tmp_path: Pat
     mirroring = Mirroring(tmp_path).deliver(cut(sent, 9))
     mirroring.run(columns)
     assert differences(columns, mirroring, by_rules(mirroring)) == []
+
+
+POINTS: tuple[faults.Point, ...] = get_args(faults.Point)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_at_any_point_changes_nothing(
+    columns: SparkSession, tmp_path: Path, point: faults.Point
+) -> None:
+    played = history(5, Shape(full=True, schemas=False, name="items"))
+    mirroring = Mirroring(tmp_path).deliver(parts(played.records, 7))
+    for after in (3, 4):
+        faults.arm(point, after=after)
+        with pytest.raises(faults.InjectedCrash):
+            mirroring.run(columns)
+    mirroring.run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert in_columns(columns, mirroring, "items") >= 1
+
+
+def test_a_mirror_that_others_change_between_batches(
+    columns: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody compacts the mirror after the job has read it, in each batch; nothing is lost or doubled."""
+    played = history(6, Shape(full=True, schemas=False, name="items"))
+    mirroring = Mirroring(tmp_path).deliver(parts(played.records, 7))
+    path, jobs = mirroring.path("demo", "public", "items"), 0
+    run = job.run
+
+    def run_beside_others(*given: Any) -> job.Found:
+        nonlocal jobs
+        found = run(*given)
+        jobs += 1
+        DeltaTable.forPath(columns, path).optimize().executeCompaction()
+        return found
+
+    monkeypatch.setattr(job, "run", run_beside_others)
+    mirroring.run(columns)
+    assert jobs >= 2
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+
+
+def test_a_job_that_fails_is_done_by_spark(
+    columns: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = history(7, Shape(full=True, schemas=False, name="items"))
+    mirroring = Mirroring(tmp_path).deliver(parts(played.records, 4))
+
+    def fails(*_: Any) -> job.Found:
+        raise RuntimeError("a worker has died")
+
+    monkeypatch.setattr(job, "run", fails)
+    mirroring.run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert in_columns(columns, mirroring, "items") == 0

@@ -79,13 +79,15 @@ class Counted:
 class Done:
     """What becomes of a bucket: what happens to its table, and the tombstones (`columns.stored`).
 
-    ``error`` says why nothing was done; then there is no change.
+    ``begun`` is when that was begun, in ms since 1970. ``error`` says why nothing was done; then there is no
+    change.
     """
 
     bucket: int
     change: TableChange | None = None
     tombstones: pa.RecordBatch | None = None
     counted: Counted = field(default_factory=lambda: Counted({}))
+    begun: int = 0
     error: str | None = None
 
 
@@ -147,7 +149,7 @@ def _of_bucket(
     records = [outcome for outcome, event in zip(result.of_odd, events, strict=True) if not event.is_half]
     outcomes = [OUTCOMES[each] for each in result.outcomes] + records
     counted = _counted(stood, outcomes, stored, ends, table, place, change.inserted)
-    return Done(bucket, change, result.tombstones, counted)
+    return Done(bucket, change, result.tombstones, counted, now)
 
 
 def _stood(changes: pa.RecordBatch, events: Sequence[Event], table: Believed) -> pa.RecordBatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,16 @@ import pyarrow as pa
 from lakemirror.driver import faults
 from lakemirror.driver.engine import table_change
 from lakemirror.driver.engine.buckets import Done
+from lakemirror.driver.engine.mirror_files import path_of
 from lakemirror.driver.engine.stored_ends import as_rows
 from lakemirror.driver.engine.table_change import TableChange, together
 from lakemirror.driver.raised import LakemirrorError
 from lakemirror.driver.rules.kinds import Kind
 from lakemirror.driver.writer import log_state
-from lakemirror.driver.writer.actions import Action, CommitInfo, Transaction
-from lakemirror.driver.writer.entry import Committed, commit
+from lakemirror.driver.writer.actions import CommitInfo, Transaction
+from lakemirror.driver.writer.attempt import complete, store
+from lakemirror.driver.writer.checkpointing import keep_short
+from lakemirror.driver.writer.entry import Committed
 from lakemirror.driver.writer.log_state import State
 from lakemirror.driver.writer.stores import LocalFiles, LocalLogStore
 from lakemirror.driver.writer.transaction import Change, prepare
@@ -45,11 +48,16 @@ class Author:
     note: Mapping[str, Any]
 
 
+def _not_needed() -> None:
+    return None
+
+
 class DeltaTable:
     """A Delta table on a local disk, as its log says."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, by_delta: Callable[[], object] = _not_needed) -> None:
+        """``by_delta`` makes Delta write a checkpoint of the table's log, where that is needed."""
+        self.folder, self._by_delta = folder, by_delta
         self.files, self.log = LocalFiles(folder), LocalLogStore(folder / "_delta_log")
         self._state: State | None = None
 
@@ -69,29 +77,29 @@ class DeltaTable:
     def forget(self) -> None:
         self._state = None
 
-    def commit(self, change: Change, author: Author, now: int) -> int:
-        """Commit a change to the state that is known, and return the version. Raises Overtaken."""
+    def commit(self, change: Change, author: Author, now: int, begun: int | None = None) -> int:
+        """Commit a change to the state that is known, and return the version.
+
+        Times are in ms since 1970: ``begun`` is when the first of the files that are stored was begun.
+        Raises Overtaken; then nothing of the change is left. After another error, it may be there or not.
+        """
         state = self._state
         assert state is not None
         prepared = prepare(state.snapshot, change, now)
-        for file in prepared.files:
-            self.files.write(file)
-        try:
-            return self._commit(state, prepared.actions, author, now)
-        except Overtaken:
-            for file in prepared.files:
-                self.files.delete(file.path)
-            raise
-
-    def _commit(self, state: State, actions: Sequence[Action], author: Author, now: int) -> int:
+        earlier = [path_of(each) for each in change.added]
+        attempt = store(self.files, prepared, now if begun is None else begun, earlier)
         info = CommitInfo(
             str(uuid.uuid4()), author.app_id, author.number, state.known.version, now, author.note or None
         )
-        done = commit(self.log, state.known, info, actions)
-        if not isinstance(done, Committed) or done.known is None:
+        done = complete(attempt, self.files, self.log, state.snapshot, state.known, info)
+        if not isinstance(done, Committed):
             self._state = None
-            raise Overtaken(f"somebody else has changed {self.folder} since version {state.known.version}")
-        self._state = State(state.snapshot.after(actions), done.known)
+            raise Overtaken(f"{self.folder} is no longer as it was at version {state.known.version}: {done}")
+        if done.known is None:  # it is committed, and somebody has removed the table
+            self._state = None
+            return done.version
+        self._state = State(state.snapshot.after(prepared.actions), done.known)
+        keep_short(self.log, self._state, now, self._by_delta)
         return done.version
 
     def append(self, rows: pa.RecordBatch, author: Author, now: int) -> int:
@@ -131,6 +139,6 @@ def commit_rows(table: DeltaTable, done: Sequence[Done], author: Author) -> int:
     rows = {name: getattr(change, name) for name in ("inserted", "updated", "deleted")}
     mark = Transaction(author.app_id, author.number, now)
     noted = Author(author.app_id, author.number, {**author.note, "rows": rows})
-    version = table.commit(change.commit([mark]), noted, now)
+    version = table.commit(change.commit([mark]), noted, now, min(each.begun for each in done))
     faults.reach("after-rows")
     return version

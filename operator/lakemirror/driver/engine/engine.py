@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,6 @@ from lakemirror.driver.engine.buckets import Done, Place
 from lakemirror.driver.engine.commits import (
     Author,
     DeltaTable,
-    Overtaken,
     changes_in,
     commit_rows,
     discard,
@@ -54,6 +54,7 @@ from lakemirror.driver.rules.values import Outcome
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.tombstones import raised
 from lakemirror.driver.writer.data_files import Layout
+from lakemirror.driver.writer.java_store import checkpoint_by_delta
 from lakemirror.driver.writer.log_files import Damaged
 from lakemirror.driver.writer.log_state import NotPlain
 
@@ -192,7 +193,10 @@ class Engine:
 
     def _learned(self, decision: Decision, table: MirroredTable, documents: Mapping[int, str]) -> _Table:
         folder = _folder(table)
-        rows, ends = DeltaTable(folder), DeltaTable(folder / TOMBSTONES)
+        rows, ends = (
+            DeltaTable(each, partial(checkpoint_by_delta, self._spark, str(each)))
+            for each in (folder, folder / TOMBSTONES)
+        )
         state = rows.refresh()
         assert decision.plan is not None
         if state is None:
@@ -314,12 +318,8 @@ class Engine:
         author = Author(self._app_id, batch.batch_id, batch.note)
         self._write_tombstones(table, plain, author)
         faults.reach("after-tombstones")
-        stored = self._stored.pop(table.rows.folder, ())  # from here on, they may be the table's
-        try:
-            version = commit_rows(table.rows, plain.done, author)
-        except Overtaken:
-            discard(table.rows.folder, stored)
-            raise
+        self._stored.pop(table.rows.folder, None)  # from here on, they may be the table's
+        version = commit_rows(table.rows, plain.done, author)
         table.mirrored.applied(plain.overview)
         table.mirrored.note_tombstones()
         return _result(table, plain, version)
