@@ -594,7 +594,9 @@ class BatchApplier:
             rest += _rest(part.given.seen, part.decisions)
         restarted = next((part.given.restarted for part in parts if part.given.restarted), None)
         result = BatchResult(batch.batch_id, rest, tables, tops, restarted=restarted)
-        records = read.records + sum(part.given.seen.records for part in parts)
+        # What the engine has read is all that there is: Spark must not have seen more or less in the rest.
+        by_spark = sum(part.given.seen.records for part in parts)
+        records = read.records + (read.others if read.topics else by_spark)
         require_accounted(result, records)
         told = bool(result.tables or result.rest.quarantined)
         if self._again:

@@ -116,7 +116,7 @@ def divided(
             if number < 0 or (before is not None and before.odd):
                 reports[topic] = _both(before, Report(topic, number, records.num_rows))
                 continue
-            report, found, odd = _read(records, number, tables[number], now)
+            report, found, odd = _tried(records, number, tables[number], now)
             reports[topic] = _both(before, report)
             of_table = dividing.buckets[number]
             if found is not None and found.num_rows:
@@ -186,6 +186,17 @@ def _by_topic(block: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatc
     codes = encoded.indices.to_numpy()
     for code, name in enumerate(names):
         yield name, block.take(pa.array(np.flatnonzero(codes == code)))
+
+
+def _tried(
+    records: pa.RecordBatch, number: int, table: Believed, now: int
+) -> tuple[Report, pa.RecordBatch | None, Sequence[Event]]:
+    """Return what `_read` does; records that make it fail are odd."""
+    try:
+        return _read(records, number, table, now)
+    except Exception as error:
+        reason = f"{table.topic}: {type(error).__name__}: {error}"
+        return Report(table.topic, number, records.num_rows, odd=reason), None, ()
 
 
 def _read(

@@ -190,6 +190,8 @@ class Engine:
                 self._tables[each.name] = self._learned(each, table, documents)
             except (NotForEngine, NotPlain, Damaged) as reason:
                 log.debug("table %s is not applied in columns: %s", each.name, reason)
+            except Exception:  # the batch is done, and nothing has to be believed
+                log.warning("nothing could be learned of table %s", each.name, exc_info=True)
 
     def _learned(self, decision: Decision, table: MirroredTable, documents: Mapping[int, str]) -> _Table:
         folder = _folder(table)
@@ -216,18 +218,20 @@ class Engine:
         self._stored = {}
         if not self._tables or batch.files:
             return None
-        known = [each for each in self._tables.values() if self._refreshed(each)]
-        if not known:
-            return None
-        tables = [_now(each, closer=self._closer[each.believed.name]) for each in known]
-        dividing = self._dividing(known)
         try:
-            found = job.run(raw, tables, [_place(each) for each in known], dividing)
+            return self._read(raw, memory)
         except Exception as error:
             if stops_pipeline(error, self._spark):
                 raise
             log.warning("a batch is applied by Spark, because its job failed: %s", cause_of(error))
             return None
+
+    def _read(self, raw: DataFrame, memory: Memory) -> Read | None:
+        known = [each for each in list(self._tables.values()) if self._refreshed(each)]
+        if not known:
+            return None
+        tables = [_now(each, closer=self._closer[each.believed.name]) for each in known]
+        found = job.run(raw, tables, [_place(each) for each in known], self._dividing(known))
         return self._sorted(found, known, tables, memory)
 
     def _sorted(
@@ -237,7 +241,7 @@ class Engine:
         candidates = [
             (each, Candidate(table, found.reports[table.topic], found.done.get(number, ())))
             for number, (each, table) in enumerate(zip(known, tables, strict=True))
-            if table.topic in found.reports
+            if table.topic in found.reports and found.reports[table.topic].number == number
         ]
         verdict = judge([candidate for _, candidate in candidates], memory, self._ordering)
         plain: dict[TableName, Plain] = {}
@@ -267,7 +271,7 @@ class Engine:
             state = table.rows.refresh()
             if table.mirrored.tombstone_summary.newest is not None:
                 table.ends.refresh()
-        except (NotPlain, Damaged) as error:
+        except (NotPlain, Damaged, OSError) as error:
             log.debug("table %s is not applied in columns: %s", table.believed.name, error)
             state = None
         if state is None or before is None or state.known != before.known:

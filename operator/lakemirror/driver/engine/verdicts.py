@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lakemirror.api.limits import CONNECTOR_LENGTH
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import Report
@@ -102,6 +103,8 @@ def _reasons(found: Candidate, memory: Memory, undecided: frozenset[str]) -> Ite
         yield "it has changes of a new stream"
     if not {each.name for each in streams} <= table.logs:
         yield "it has changes of another log"
+    if any(len(name) > CONNECTOR_LENGTH.most for each in seen.streams.values() for name in each.servers):
+        yield f"the name of a server is beyond {CONNECTOR_LENGTH}"
     if not table.logs.isdisjoint(undecided):
         yield "changes of its log are undecided"
 
