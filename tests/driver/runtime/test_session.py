@@ -75,6 +75,10 @@ for each in (session, other):
 
 
 @pytest.mark.thorough
+def test_python_workers_are_of_this_environment(spark: SparkSession) -> None:
+    assert spark.sparkContext.pythonExec == sys.executable
+
+
 def test_what_an_image_sets_does_not_change_results(tmp_path: Path) -> None:
     """Spark reads spark-defaults.conf; of what it sets only that counts which changes speed."""
     (tmp_path / "spark-defaults.conf").write_text(

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +63,8 @@ def create_session(
     settings[REDACTION] = redaction((conf or {}).get(REDACTION, ""))
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         settings |= _java_options(conf or {}, properties or {})
+        # Spark's Python workers are of this environment, although its interpreter may not be on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, str(value))
