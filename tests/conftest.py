@@ -21,7 +21,8 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedC
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """A test's tables are tiny and all different: to interpret a plan is faster than to compile it. With
-LAKEMIRROR_TESTS_COMPILE set plans are compiled, as users' are; CI has a lane of tests that does so.
+LAKEMIRROR_TESTS_COMPILE set plans are compiled, as users' are; CI has a lane of tests that does so. With
+LAKEMIRROR_TESTS_ENGINE=columns, plain changes of all tests are applied in columns.
 """
 
 
@@ -46,6 +47,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # VACUUM lists folders with so many tasks, by default 10,000.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
             **({} if os.environ.get("LAKEMIRROR_TESTS_COMPILE") else INTERPRETED),
+            **{
+                "spark.lakemirror.engine": each
+                for each in [os.environ.get("LAKEMIRROR_TESTS_ENGINE")]
+                if each
+            },
         },
     )
     yield session
