@@ -47,11 +47,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # VACUUM lists folders with so many tasks, by default 10,000.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
             **({} if os.environ.get("LAKEMIRROR_TESTS_COMPILE") else INTERPRETED),
-            **{
-                "spark.lakemirror.engine": each
-                for each in [os.environ.get("LAKEMIRROR_TESTS_ENGINE")]
-                if each
-            },
+            "spark.lakemirror.engine": os.environ.get("LAKEMIRROR_TESTS_ENGINE", ""),
         },
     )
     yield session

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.columns.changes import METADATA, none
-from lakemirror.driver.columns.fold import OUTCOMES, Bucket, fold
+from lakemirror.driver.columns.fold import OUTCOMES, Bucket, fold, keys_of
 from lakemirror.driver.columns.key_codes import key_codes
 from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices, mask_of
@@ -140,8 +140,7 @@ def _of_bucket(
 ) -> Done:
     store, mirrored = LocalFiles(Path(place.folder)), table.mirrored
     stood = _stood(changes, events, table)
-    keys = {name: stood.column(name) for name in mirrored.key}
-    stored = look_up(store, place.files, keys, oldest(stood))
+    stored = look_up(store, place.files, keys_of(changes, events, (), mirrored), oldest(stood))
     ends = _ends(stood, table, place)
     result = fold(Bucket(changes, stored, ends, events), mirrored)
     now = time.time_ns() // 1_000_000

@@ -41,6 +41,7 @@ from lakemirror.driver.engine.commits import (
 from lakemirror.driver.engine.job import Found
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends
+from lakemirror.driver.engine.table_change import is_untidy, tidied
 from lakemirror.driver.engine.verdicts import Candidate, judge
 from lakemirror.driver.errors import cause_of, stops_pipeline
 from lakemirror.driver.orders import Orders
@@ -324,9 +325,21 @@ class Engine:
         faults.reach("after-tombstones")
         self._stored.pop(table.rows.folder, None)  # from here on, they may be the table's
         version = commit_rows(table.rows, plain.done, author)
+        if len(plain.done) > 1:
+            self._tidy(table, author)
         table.mirrored.applied(plain.overview)
         table.mirrored.note_tombstones()
         return _result(table, plain, version)
+
+    def _tidy(self, table: _Table, author: Author) -> None:
+        """Rewrite scraps of a table that several buckets have changed. It can do without that."""
+        try:
+            if is_untidy(table.files):
+                change = tidied(table.rows.files, table.files, _millis())
+                if change:
+                    table.rows.commit(change.commit([]), replace(author, note={}), _millis())
+        except Exception as error:
+            log.warning("files of table %s could not be combined: %s", table.believed.name, cause_of(error))
 
     def _write_tombstones(self, table: _Table, plain: Plain, author: Author) -> None:
         known = table.believed
