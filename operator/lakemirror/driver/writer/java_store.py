@@ -18,6 +18,8 @@ from lakemirror.driver.writer.entry import LOG, Listed, Stamp, prefix_of
 
 _EXISTS: Final = "java.nio.file.FileAlreadyExistsException"
 _MISSING: Final = "java.io.FileNotFoundException"
+_WHOLE: Final = ("fs.option.openfile.read.policy", "whole-file")
+"""How files are read. Otherwise Hadoop's client of S3 remembers each Parquet file (HADOOP-20058)."""
 
 
 class DeltaLogStore:
@@ -77,7 +79,7 @@ class DeltaLogStore:
 
     def read(self, name: str) -> bytes | None:
         try:
-            opened = self._files.open(self._path(name))
+            opened = self._files.openFile(self._path(name)).opt(*_WHOLE).build().get()
         except Py4JJavaError as error:
             if _is(error, _MISSING):
                 return None
