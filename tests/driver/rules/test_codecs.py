@@ -158,6 +158,7 @@ VARIABLE = {"type": "struct", "name": DATA + "VariableScaleDecimal", "fields": [
         ({"type": "string", "name": TIME + "IsoDate"}, "2024-02-29Z", None, Read(date(2024, 2, 29))),
         ({"type": "string", "name": TIME + "IsoDate"}, "+10000-01-01Z", None, lost("10000-01-01")),
         ({"type": "string", "name": TIME + "IsoDate"}, "soon", None, MISFIT),
+        ({"type": "string", "name": TIME + "IsoDate"}, "soon", TIMESTAMP_NTZ, MISFIT),
         ({"type": "string", "name": TIME + "IsoDate"}, "2024-02-29Z", STRING, Read("2024-02-29")),
         ({"type": "string", "name": TIME + "IsoTime"}, "13:14:15.120Z", None, Read("13:14:15.12")),
         ({"type": "int32", "name": CONNECT + "Time"}, 1, None, Read("00:00:00.001")),
@@ -234,6 +235,7 @@ VARIABLE = {"type": "struct", "name": DATA + "VariableScaleDecimal", "fields": [
         ({"type": "int64", "name": TIME + "NanoDuration"}, 2000, None, Read(2)),
         ({"type": "int64", "name": TIME + "NanoDuration"}, -1050, STRING, Read("-1.05")),
         ({"type": "int64", "name": TIME + "NanoDuration"}, 2000, STRING, Read("2")),
+        ({"type": "int64", "name": TIME + "NanoDuration"}, 0, STRING, Read("0")),
         # bits
         ({"type": "bytes", "name": DATA + "Bits", "parameters": {"length": "3"}}, "BQ==", None, Read("101")),
         (

@@ -205,6 +205,14 @@ def test_a_late_change_sets_exactly_the_columns_that_wait_for_it() -> None:
     assert values(merge([event("u", 2, v=2, note="two")], between.row, None, TABLE)) == (5, "four")
 
 
+def test_a_late_delete_takes_what_came_before_it_in_its_batch() -> None:
+    """The create of the row that waits for its value is still to come."""
+    stored = merge([event("u", 7, v=7)], None, None, TABLE).row
+    batch = [event("c", 1, v=1, note="old"), event("d", 5)]
+    assert values(in_any_order(batch, stored)[0]) == (7, None)
+    assert values(in_any_order(batch, stored, table=SOFT)[0]) == (7, None)
+
+
 def test_the_text_of_a_value_comes_from_where_the_value_is_from() -> None:
     lost = event("u", 2, v=None, note="b", texts={"v": "infinity"})
     merged, _ = in_any_order([lost, event("u", 3, note="c")])
@@ -584,6 +592,7 @@ def test_a_row_that_a_filter_leaves_out_acts_as_a_delete() -> None:
     assert in_any_order([event("u", 4, v=4)], None, merged.tombstone)[1] == [STALE]
     assert filtered(event("u", 5, v=5), meets=None, keyed=False) is None
     assert filtered(event("d", 5), meets=None, keyed=True) == event("d", 5)
+    assert filtered(event("d", 5), meets=None, keyed=False) == event("d", 5)
 
 
 def test_conditions_are_judged_by_the_columns_that_an_event_carries() -> None:

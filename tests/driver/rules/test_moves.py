@@ -54,6 +54,8 @@ def test_an_image_is_stored_if_it_is_new_or_has_a_newer_value_than_all_that_are(
     assert improved([image(6)], [image(5)]) == [image(6)]
     assert improved([image(6)], [image(5), image(6)]) == []
     assert improved([image(6)], [image(6), image(5)]) == []
+    two = Image(MOVE, {**image(6).said, "v": Said(1, own(at(3)))}, is_new=False)
+    assert improved([two], [Image(MOVE, {**image(5).said, "v": Said(1, own(at(3)))})]) == [two]
     other = Image(MOVE._replace(key=(3,)), image(9).said, is_new=False)
     assert improved([image(6)], [image(5), other]) == [image(6)]
 

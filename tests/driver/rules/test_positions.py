@@ -262,6 +262,9 @@ def test_at_equal_values_a_snapshot_row_comes_first_and_offsets_decide() -> None
 
     assert seq(9, True) < seq(1, False) < seq(2, False)
     assert can_order(Decimal("0.000000001"))
+    assert can_order(Decimal("12345.5"))
+    assert can_order(Decimal("9" * 29 + ".5"))
+    assert not can_order(10**38)
     assert not can_order(Decimal("0.0000000001"))
     assert can_order(10**38 - 1)
     assert not can_order(-(10**38) + 1)
@@ -324,6 +327,7 @@ def test_an_event_with_a_position_is_the_same_wherever_it_is_read() -> None:
     assert identity(read._replace(sequence='["40",null]'), "auto") is None
     assert identity(POSTGRES._replace(sequence=None), "auto") == ("shop", None, None, None)
     assert identity(POSTGRES, "offset") is None
+    assert identity(POSTGRES._replace(db="d"), "auto") == ("shop", None, None, None)
     two = [Source("sqlserver", name="shop", db=each, commit_lsn="00000025:00000d98:00a2") for each in "ab"]
     assert identity(two[0], "auto") != identity(two[1], "auto")
 

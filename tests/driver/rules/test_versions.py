@@ -145,6 +145,9 @@ def test_a_version_remembers_its_end_and_its_beginning_after_what_made_them_is_f
     split = history([event("u", 15, 9, note="z")], Stored(begun.versions), tracking)
     shown = [(each.valid_from, each.valid_to, each.row.values["note"]) for each in split.versions]
     assert shown == [(10, 15, "a"), (15, 20, "z"), (20, None, "a")]
+    assert [each.row.seq for each in begun.merged] == [changes[0].seq]
+    whole = history([event("u", 15, 9, note="z")], Stored(begun.versions, begun.merged), tracking)
+    assert whole.merged == [], "each change begins a version now"
 
 
 def test_a_change_that_left_a_value_out_is_a_duplicate_when_it_is_sent_again() -> None:

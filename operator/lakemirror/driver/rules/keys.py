@@ -237,8 +237,7 @@ def java_text(number: float) -> str:
     if number in (float("inf"), float("-inf")):
         return "Infinity" if number > 0 else "-Infinity"
     if number == 0 or 1e-3 <= abs(number) < 1e7:
-        text = format(Decimal(repr(number)), "f")
-        return text if "." in text else text + ".0"
+        return format(Decimal(repr(number)), "f")
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     written = "".join(map(str, digits)).rstrip("0")
     power = int(exponent) + len(digits) - 1

@@ -400,6 +400,6 @@ def _are_reads(seen: Iterable[Stream], begun: Mapping[tuple[str, int], int], loo
         for stream in seen
         if (stream.topic, stream.partition) in begun
         for point in look(stream)
-        if point.offset >= begun.get((stream.topic, stream.partition), 2**63)
+        if point.offset >= begun[stream.topic, stream.partition]
     ]
     return bool(after) and all(each.is_read for each in after)
