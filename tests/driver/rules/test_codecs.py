@@ -146,6 +146,7 @@ VARIABLE = {"type": "struct", "name": DATA + "VariableScaleDecimal", "fields": [
         (VARIABLE, {"scale": 2, "value": "BQ=="}, Decimals(5, 2), Read(Decimal("0.05"))),
         (VARIABLE, {"scale": 2, "value": "BQ=="}, Decimals(5, 1), lost("0.05")),
         (VARIABLE, {"scale": 2, "value": "BQ=="}, STRING, Read("0.05")),
+        (VARIABLE, {"scale": 30_000, "value": "BQ=="}, Decimals(5, 2), MISFIT),
         # days, times, moments
         (DAYS, 19782, None, Read(date(2024, 2, 29))),
         (DAYS, 19782, STRING, Read("2024-02-29")),

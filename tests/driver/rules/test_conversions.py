@@ -91,6 +91,7 @@ def lost(text: str) -> Read:
         (16_777_216, INT, FLOAT, Read(16_777_216.0)),
         (16_777_217, INT, FLOAT, MISFIT),
         (2**53 + 1, BIGINT, DOUBLE, MISFIT),
+        (16_777_217, INT, DOUBLE, Read(16_777_217.0)),
         (Decimal("0.5"), MONEY, DOUBLE, Read(0.5)),
         (Decimal("0.1"), MONEY, DOUBLE, MISFIT),
         (0.5, DOUBLE, FLOAT, Read(0.5)),

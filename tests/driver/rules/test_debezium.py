@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lakemirror.driver.rules.envelopes import records
 from lakemirror.driver.rules.envelopes.debezium import classify
 from lakemirror.driver.rules.envelopes.records import (
     LEVELS,
@@ -261,3 +262,18 @@ def test_a_document_has_no_more_levels_than_are_read(begin: str, end: str) -> No
         found = classify(Record(value.encode(), None, (), HERE), Settings())
         assert isinstance(found, Bad)
         assert (found.reason == "the value has no op: it is not a Debezium change event") == is_read
+    beside = f'{{"v":{begin * (LEVELS - 1)}1{end * (LEVELS - 1)},"w":[],"x":{{}}}}'
+    found = classify(Record(beside.encode(), None, (), HERE), Settings())
+    assert found == Bad("the value has no op: it is not a Debezium change event"), (
+        "what is beside is not deeper"
+    )
+
+
+@pytest.mark.parametrize(("length", "is_read"), [(30, True), (31, False)])
+def test_a_text_has_no_more_characters_than_are_read(
+    length: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "CHARACTERS", 30)
+    found = told({"a": ["x" * length], "b": "y" * 30})
+    assert isinstance(found, Bad)
+    assert (found.reason == "the value has no op: it is not a Debezium change event") == is_read

@@ -19,7 +19,11 @@ NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
 def test_every_day_of_the_calendar_is_spelled_as_it_is() -> None:
     first, last = date.min.toordinal() - 719163, date.max.toordinal() - 719163
     assert (first, last) == (moments.FIRST_DAY, moments.LAST_DAY)
-    for days in (*range(first, last, 367), *range(-1000, 40_000, 11), first, last):
+    centuries = [date(year, 3, 1).toordinal() - 719163 for year in range(100, 10_000, 100)]
+    ends_of_february = [days - before for days in centuries for before in range(3)]
+    ends_of_years = [date(year, 12, 31).toordinal() - 719163 for year in range(100, 10_000, 100)]
+    some = (*range(first, last, 367), *range(-1000, 40_000, 11), first, last)
+    for days in (*some, *ends_of_february, *ends_of_years):
         expected = date.fromordinal(days + 719163)
         assert moments.days_spelled(days) == f"{expected.year:04}-{expected.month:02}-{expected.day:02}"
         assert moments.day(days) == expected
@@ -168,6 +172,7 @@ def test_a_day_is_an_iso_date_and_nothing_else(text: str, day: date | None) -> N
         "2024-02-29 12:00",
         "2024-02-29T12:00:00.000000999Z",
         "2024-2-29T12:0:0 UTC",
+        "2024-02-29T12:00:00 UT",
         "2024-02-29T14:00:00+02:00",
         "2024-02-29T14:00+02:00",
         "2024-02-29T14:00:00+0200",

@@ -263,6 +263,8 @@ def test_at_equal_values_a_snapshot_row_comes_first_and_offsets_decide() -> None
     assert seq(9, True) < seq(1, False) < seq(2, False)
     assert can_order(Decimal("0.000000001"))
     assert can_order(Decimal("12345.5"))
+    assert can_order(-(10**30))
+    assert can_order(-(10**38) + 2)
     assert can_order(Decimal("9" * 29 + ".5"))
     assert not can_order(10**38)
     assert not can_order(Decimal("0.0000000001"))
@@ -449,7 +451,8 @@ def test_a_record_without_a_partition_may_have_a_place() -> None:
     assert misplaced(POSTGRES, Origin("t", 0, 2**63 - 2)) is None
     assert misplaced(POSTGRES, Origin("t", None, -1)) == "offset is not valid: -1"
     assert misplaced(POSTGRES._replace(lsn=-1), HERE, by="offset") is None, "it orders nothing"
-    assert misplaced(POSTGRES._replace(lsn=-1), HERE, by="binlog") == "source.lsn is not valid: -1"
+    for by in ("auto", "lsn", "binlog"):
+        assert misplaced(POSTGRES._replace(lsn=-1), HERE, by=by) == "source.lsn is not valid: -1"  # type: ignore[arg-type]
 
 
 def test_a_declared_position_may_be_any_of_those_that_it_can_be() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from functools import reduce
 from itertools import permutations, product
 from typing import Any
@@ -349,4 +350,4 @@ def test_digits_below_the_microsecond_are_noted() -> None:
     }
     found = RowReader(column).read({"t": 1001})
     assert isinstance(found, Image)
-    assert found.rounded == {"t"}
+    assert (found.rounded, found.values) == ({"t"}, {"t": datetime(1970, 1, 1, 0, 0, 0, 1)})

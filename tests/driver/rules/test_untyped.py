@@ -79,6 +79,7 @@ def lost(text: str, value: Any = None) -> Read:
         ("0", BOOLEAN, Read(False)),
         ('"true"', BOOLEAN, Read(True)),
         ('"0"', BOOLEAN, Read(False)),
+        ('"false"', BOOLEAN, Read(False)),
         ('"yes"', BOOLEAN, MISFIT),
         ("1.0", BOOLEAN, MISFIT),
         # days

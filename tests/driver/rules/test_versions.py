@@ -150,6 +150,22 @@ def test_a_version_remembers_its_end_and_its_beginning_after_what_made_them_is_f
     assert whole.merged == [], "each change begins a version now"
 
 
+def test_what_is_remembered_of_a_key_is_remembered_once() -> None:
+    tracking = Tracking(TABLE, compared=["note"])
+    changes = [event("c", 10, 1, note="a"), event("u", 20, 2, note="a"), event("d", 30)]
+    told = history(changes, Stored(), tracking)
+    again = history([event("c", 40, 1, note="a")], Stored(told.versions, told.merged, told.ends), tracking)
+    assert (again.merged, again.ends) == (told.merged, told.ends)
+    assert (len(told.merged), len(told.ends)) == (1, 1)
+    resent = changes[0]._replace(origin=Origin("t", 0, 90))
+    assert spans([changes, [resent]], tracking)[1][1] == [DUPLICATE], "a change that began no version"
+
+
+def test_a_row_after_a_truncate_was_not_there_before() -> None:
+    table = Table(TABLE.columns, TABLE.tracked, truncates=[Truncated(event("u", 25).seq, at=25)])
+    assert in_any_order([event("u", 30, 3)], Tracking(table, initial=1)) == [(30, None, 3)]
+
+
 def test_a_change_that_left_a_value_out_is_a_duplicate_when_it_is_sent_again() -> None:
     changes = [event("c", 10, 1, note="a"), event("u", 20, 2)]
     again = [changes[1]._replace(origin=Origin("t", 0, 90))]

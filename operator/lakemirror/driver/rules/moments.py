@@ -196,7 +196,7 @@ def _parsed(text: str) -> tuple[datetime, timezone | ZoneInfo | None] | None:
     if found is None:
         return None
     year, month, day_of_month, hour, minute, second, fraction, zone = found.groups()
-    micros = int((fraction or "").ljust(6, "0")[:6] or 0)
+    micros = int((fraction or "").ljust(6, "0")[:6])
     try:
         local = datetime(
             int(year),

@@ -31,7 +31,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from lakemirror.driver.codes import OWN_TOPICS, RELOAD_TOPIC, Op
-from lakemirror.driver.rules.positions import NO_ORIGIN, NOWHERE, WIDTH, Origin, epoch_of, major_of
+from lakemirror.driver.rules.positions import NO_ORIGIN, WIDTH, Origin, epoch_of, major_of
 
 _NO_MAJOR: Final = bytes(10)
 
@@ -100,7 +100,7 @@ def kind_of(place: Place) -> Kind:
     """Return what a sequence is made of. The bytes of a time and of an offset repeat what the change says."""
     seq, origin = place.seq, place.origin
     major, minor = seq[2:12], seq[12:22]
-    if seq[2:] == NOWHERE or (len(seq) == WIDTH and major == minor == _NO_MAJOR):
+    if len(seq) == WIDTH and major == minor == _NO_MAJOR:
         return Kind.NOTHING
     if origin.topic is not None and origin.topic.startswith(OWN_TOPICS):
         return Kind.GIVEN
