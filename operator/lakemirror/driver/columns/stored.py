@@ -28,6 +28,8 @@ METADATA: Final = (
     ("__column_seq", pa.map_(pa.string(), pa.binary())),
     ("__unrepresentable", pa.map_(pa.string(), pa.string())),
 )
+_MAPS: Final = METADATA[4:]
+"""Maps, which are null where they would be empty."""
 DELETED_AT: Final = "__deleted_at"
 UNSEEN: Final = ""
 """In ``__column_seq`` of a softly deleted row that the mirror never had."""
@@ -83,7 +85,7 @@ def of_rows(found: Mapping[Key, Row], kinds: Kinds, key: Sequence[str], *, soft:
         _moments([each.at for each in rows]),
         _origins([each.origin for each in rows]),
         pa.array([_memory(each) for each in rows], pa.map_(pa.string(), pa.binary())),
-        pa.array([list(each.texts.items()) for each in rows], pa.map_(pa.string(), pa.string())),
+        pa.array([list(each.texts.items()) or None for each in rows], pa.map_(pa.string(), pa.string())),
     ]
     columns += [_moments([each.deleted_at for each in rows])] if soft else []
     return pa.RecordBatch.from_arrays(columns, schema=rows_schema(kinds, soft=soft))
@@ -95,7 +97,7 @@ def of_changes(changes: pa.RecordBatch, kinds: Kinds, *, soft: bool) -> pa.Recor
     columns = [changes.column(name) for name in kinds]
     columns += [changes.column("__seq").cast(pa.binary()), changes.column("__op")]
     columns += [changes.column("__event_time"), origins(changes)]
-    columns += [_empty_maps(number, pa.binary()), _empty_maps(number, pa.string())]
+    columns += [pa.nulls(number, kind) for _, kind in _MAPS]
     columns += [pa.nulls(number, MOMENT)] if soft else []
     return pa.RecordBatch.from_arrays(columns, schema=rows_schema(kinds, soft=soft))
 
@@ -136,14 +138,9 @@ def origins(changes: pa.RecordBatch) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(ORIGIN))
 
 
-def _empty_maps(number: int, item: pa.DataType) -> pa.Array:
-    offsets = pa.array([0] * (number + 1), pa.int32())
-    return pa.MapArray.from_arrays(offsets, pa.array([], pa.string()), pa.array([], item))
-
-
-def _memory(row: Row) -> list[tuple[str, bytes]]:
+def _memory(row: Row) -> list[tuple[str, bytes]] | None:
     mark = [(UNSEEN, b"")] if row.unseen else []
-    return [*row.seqs.items(), *mark]
+    return [*row.seqs.items(), *mark] or None
 
 
 def _moments(micros: Sequence[int | None]) -> pa.Array:
