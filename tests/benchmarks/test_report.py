@@ -106,8 +106,8 @@ def test_a_year_is_compared_with_fresh() -> None:
         for what in year.MEASURED
     }
     size = {"files": 1_000, "logs": 900, "bytes": 2_000_000}
-    kind = {"made": 1.0, "sizes": {"fresh": size, "after a year": size}, "found": found}
-    shown = year.text({"tables": 500, "day": 8_640, "kinds": {"local": kind}})
+    kind = {"tables": 500, "made": 1.0, "sizes": {"fresh": size, "after a year": size}, "found": found}
+    shown = year.text({"day": 8_640, "kinds": {"local": kind}})
     assert "| batch | 2.00 | 2.20 | 1.10 | 10 | 11 |" in shown
     assert "| after a year | 1,000 | 900 | 2,000,000 |" in shown
 
