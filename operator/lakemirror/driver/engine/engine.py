@@ -62,7 +62,8 @@ from lakemirror.driver.writer.log_state import NotPlain
 log = logging.getLogger(__name__)
 
 SETTING: Final = "spark.lakemirror.engine"
-"""A Spark setting: with the value ``columns``, plain changes are applied in columns."""
+IN_COLUMNS: Final = "columns"
+"""The value of this Spark setting with which plain changes are applied in columns."""
 _KEYS_A_BUCKET: Final = 50_000
 """About how many changes of a table one task folds."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -167,7 +168,7 @@ class Engine:
     @classmethod
     def is_asked_for(cls, spark: SparkSession) -> bool:
         """Return whether the session's settings ask for it."""
-        return (spark.conf.get(SETTING, "") or "") == "columns"
+        return (spark.conf.get(SETTING, "") or "") == IN_COLUMNS
 
     def forget(self) -> None:
         """Believe nothing any more: somebody else may have changed mirrors."""

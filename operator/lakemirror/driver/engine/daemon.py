@@ -1,0 +1,25 @@
+"""Spark's Python daemon, which has imported what the tasks of the engine need before it forks a worker.
+
+Spark ends workers that have had no task for a minute, and a new one would import it all again: two thirds of
+what a batch costs then (docs/decisions/engine-job.md). Nothing is done here but imports: what is opened or
+started before a fork would be shared by all workers. Spark starts this module if
+``spark.python.daemon.module`` names it.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads, and a task has one core
+
+import pyarrow as pa
+from pyspark.daemon import manager
+
+from lakemirror.driver.engine import buckets
+
+__all__ = ["buckets"]
+
+if __name__ == "__main__":
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    manager()
