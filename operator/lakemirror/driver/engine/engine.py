@@ -54,6 +54,7 @@ from lakemirror.driver.results import TableResult
 from lakemirror.driver.rules.values import Outcome
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.tombstones import raised
+from lakemirror.driver.write.outcome import warn_of_order
 from lakemirror.driver.writer.data_files import Layout
 from lakemirror.driver.writer.java_store import checkpoint_by_delta
 from lakemirror.driver.writer.log_files import Damaged
@@ -330,7 +331,9 @@ class Engine:
             self._tidy(table, author)
         table.mirrored.applied(plain.overview)
         table.mirrored.note_tombstones()
-        return _result(table, plain, version)
+        result = _result(table, plain, version)
+        warn_of_order(table.mirrored, result.counts.out_of_order)
+        return result
 
     def _tidy(self, table: _Table, author: Author) -> None:
         """Rewrite scraps of a table that several buckets have changed. It can do without that."""

@@ -100,7 +100,7 @@ def _keyed(
     if plan.seen.floor is not None:
         found[_truncate(plan.seen.floor, plan.former_floor)] += 1
         found["superseded"] += plan.seen.truncates - 1
-    _warn_of_order(table, out_of_order)
+    warn_of_order(table, out_of_order)
     return found
 
 
@@ -236,7 +236,7 @@ def _sums(frame: DataFrame, **columns: Column) -> dict[str, int]:
     return {name: row[name] or 0 for name in columns}
 
 
-def _warn_of_order(table: MirroredTable, records: int) -> None:
+def warn_of_order(table: MirroredTable, records: int) -> None:
     """Warn once of records that came long after newer changes of their rows."""
     if records and not table.warned_of_order:
         table.warned_of_order = True
