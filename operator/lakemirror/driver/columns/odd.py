@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from lakemirror.driver.rules.values import Event
 
 
 class Other(NamedTuple):
-    """A record of something else than is known of its table: of another table, or with another schema."""
+    """A record of something else than is known: of another table, schema or key, or with new columns."""
 
     what: str
 
@@ -49,7 +49,24 @@ def read(record: Record, facts: Facts, unrepresentable: Unrepresentable = "quara
         return Truncated(found.seq, origin=record.origin, at=found.at)
     if (found.schema, found.key_schema) != (facts.schema, facts.key_schema):
         return Other("of another schema")
+    if _has_more(found.row, facts) or _has_other_key(found.key, facts):
+        return Other("with columns that the table did not have")
     return _change(record, found, facts, unrepresentable)
+
+
+def _has_more(row: Mapping[str, Any] | None, facts: Facts) -> bool:
+    """Return whether a row without a schema has a value for which there is no column."""
+    if row is None or facts.schema is not None:
+        return False
+    known = facts.left_out | {each.source for each in facts.columns.values()}
+    return any(value is not None and name not in known for name, value in row.items())
+
+
+def _has_other_key(key: Mapping[str, Any] | None, facts: Facts) -> bool:
+    """Return whether a key without a schema has other members: rows may have a key of more columns by now."""
+    if key is None or facts.key_schema is not None:
+        return False
+    return key.keys() != {each.source for each in facts.key.columns.values()}
 
 
 def records_in(block: pa.RecordBatch, numbers: Indices) -> Iterator[Record]:

@@ -1,0 +1,40 @@
+"""Odd records that the rules read one by one: what is known of their table has to hold of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lakemirror.driver.columns import odd
+from lakemirror.driver.rules.envelopes.records import Record
+from tests.driver.columns.test_histories import facts_of
+from tests.support.columnar import records_of
+from tests.support.histories import Shape, Step, play
+
+PLAYED = play([Step(0, "put")], Shape(schemas=False, full=True))
+FACTS = facts_of(PLAYED)
+
+
+def with_members(row: dict[str, Any], key: dict[str, Any]) -> Record:
+    """A record without a schema, with more members in its row and in its key."""
+    [record, *_] = records_of(PLAYED.records)
+    value, of_key = json.loads(record.value or b""), json.loads(record.key or b"")
+    value["after"] |= row
+    return record._replace(value=json.dumps(value).encode(), key=json.dumps(of_key | key).encode())
+
+
+def test_a_new_column_is_not_lost() -> None:
+    found = odd.read(with_members({"added": 1}, {}), FACTS)
+    assert found == odd.Other("with columns that the table did not have")
+
+
+def test_a_column_that_has_had_no_value_yet_may_be_there() -> None:
+    assert isinstance(odd.read(with_members({"unknown": None}, {}), FACTS), odd.Read)
+
+
+@pytest.mark.parametrize("value", [1, None])
+def test_rows_of_a_key_with_more_columns_do_not_become_one(value: int | None) -> None:
+    found = odd.read(with_members({}, {"added": value}), FACTS)
+    assert found == odd.Other("with columns that the table did not have")
