@@ -33,7 +33,7 @@ from lakemirror.driver.reduce.conflicts import refuse_conflicts
 from lakemirror.driver.reduce.expectations import violations
 from lakemirror.driver.reduce.table import Begun, Reduced, begin, is_plain, reduce_table, with_apart
 from lakemirror.driver.reduce.waiting import place_truncates, require_same_topics
-from lakemirror.driver.results import Drift, DriftAction, DriftChange, TableResult
+from lakemirror.driver.results import TableResult, finer
 from lakemirror.driver.tables.applied_files import AppliedFiles
 from lakemirror.driver.tables.mirror import MODE_PROPERTY, SOURCE_PROPERTY
 from lakemirror.driver.tables.names import TableName
@@ -324,9 +324,7 @@ def _with_rounding(
 ) -> TablePlan:
     """Add a drift for each column whose values are rounded, the first time that one is."""
     drift = {
-        name: Drift(
-            name, DriftChange.FINER, None, plan.reading.columns[name].simpleString(), DriftAction.ROUNDED
-        )
+        name: finer(name, plan.reading.columns[name].simpleString())
         for name, by_number in decoder.rounds.items()
         if by_number or plan.seen.finer
     }

@@ -87,6 +87,11 @@ class Drift:
         return self.column, self.change, self.to_type
 
 
+def finer(column: str, kind: str) -> Drift:
+    """Return the drift of a column of a type (Spark's name) whose values are rounded to the microsecond."""
+    return Drift(column, DriftChange.FINER, None, kind, DriftAction.ROUNDED)
+
+
 @dataclass(frozen=True)
 class Violated:
     """How many ``records`` violated the expectation ``name``, and what was done: warn or quarantine."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lakemirror.driver.columns import odd
 from lakemirror.driver.rules.envelopes.records import Record
+from lakemirror.driver.rules.kinds import TIMESTAMP
+from lakemirror.driver.rules.rows import Column
 from tests.driver.columns.test_histories import facts_of
 from tests.support.columnar import records_of
 from tests.support.histories import Shape, Step, play
@@ -38,3 +41,12 @@ def test_a_column_that_has_had_no_value_yet_may_be_there() -> None:
 def test_rows_of_a_key_with_more_columns_do_not_become_one(value: int | None) -> None:
     found = odd.read(with_members({}, {"added": value}), FACTS)
     assert found == odd.Other("with columns that the table did not have")
+
+
+def test_columns_whose_values_lose_digits_are_told() -> None:
+    columns = {**FACTS.columns, "at": Column("at", TIMESTAMP)}
+    facts = replace(FACTS, columns=columns)
+    for text, rounded in (("2026-01-02T03:04:05.1234567Z", {"at"}), ("2026-01-02T03:04:05.123456Z", set())):
+        found = odd.read(with_members({"at": text}, {}), facts)
+        assert isinstance(found, odd.Read)
+        assert found.rounded == rounded

@@ -225,6 +225,12 @@ def _raw(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield each.append_column("problem", pa.nulls(each.num_rows, pa.string()))
 
 
+def reports_in(blocks: Iterable[pa.RecordBatch]) -> list[Report]:
+    """What the first stage reports."""
+    rows = [row for block in blocks for row in _rows(block) if row["what"] == REPORT]
+    return [pickle.loads(row["content"]) for row in rows]
+
+
 def _rows(block: pa.RecordBatch) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = block.to_pylist()
     return rows

@@ -16,7 +16,7 @@ from lakemirror.driver.columns.fold import Mirrored
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import Report
 from lakemirror.driver.engine.buckets import Counted, Done
-from lakemirror.driver.engine.seen import Points, Seen
+from lakemirror.driver.engine.seen import Beside, Points, Seen
 from lakemirror.driver.engine.verdicts import Candidate, judge
 from lakemirror.driver.profile.positions import At, Began, Place, Stream, Stretch
 from lakemirror.driver.rules import restarts
@@ -98,6 +98,11 @@ def test_what_is_not_as_believed_is_left_for_spark() -> None:
     collected = replace(BELIEVED, collected=seq(11))
     assert left(PLAIN._replace(table=collected)) == "a tombstone that was collected may be newer"
     assert left(PLAIN._replace(table=replace(BELIEVED, collected=seq(9)))) is None
+    nowhere = seq(0)[:12] + seq(7)[12:]
+    assert left(candidate([point(11, 6), point(12, 7)._replace(seq=nowhere)])) == "a change has no position"
+    strays = replace(PLAIN.report.seen, parts={(STREAM.topic, 0, None): Beside(strays=True)})
+    of_no_log = PLAIN._replace(report=replace(PLAIN.report, seen=strays))
+    assert left(of_no_log) == "a change names no log"
     server = candidate([point(11, 6, "s" * (CONNECTOR_LENGTH.most + 1))])
     assert (left(server) or "").startswith("the name of a server is beyond")
 

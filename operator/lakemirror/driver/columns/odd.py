@@ -28,10 +28,14 @@ class Other(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A change, as its record says it, and its events: one, or two if an update changes its row's key."""
+    """A change, as its record says it, and its events: one, or two if an update changes its row's key.
+
+    ``rounded`` are the columns whose value has lost digits below the microsecond.
+    """
 
     change: Change
     events: tuple[Event, ...]
+    rounded: frozenset[str] = frozenset()
 
 
 Found = Read | Truncated | Bad | NoRowChange | Other
@@ -81,15 +85,15 @@ def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrep
     of_key = keyed(change, record.key is not None, facts.key)
     if isinstance(of_key, str):
         return Bad(of_key, change.table)
-    row, gaps, texts = {}, frozenset[str](), {}
+    row, gaps, texts, rounded = {}, frozenset[str](), {}, frozenset[str]()
     if change.row is not None:
         rows = RowReader(facts.columns, facts.settings.placeholder)
         image = rows.read(change.row, unrepresentable=unrepresentable, may_have_gaps=change.may_have_gaps)
         if isinstance(image, str):
             return Bad(image, change.table)
-        row, gaps, texts = dict(image.values), image.gaps, dict(image.texts)
+        row, gaps, texts, rounded = dict(image.values), image.gaps, dict(image.texts), image.rounded
     if change.op == Op.DELETE:
-        row, gaps, texts = {}, frozenset(), {}
+        row, gaps, texts, rounded = {}, frozenset(), {}, frozenset()
     log = identity(change.source, facts.settings.ordering.by)
     event = Event(
         key_of(of_key.key),
@@ -106,7 +110,7 @@ def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrep
         digest=digest(None if log is None else json.dumps(log), change.op, row, record.origin),
     )
     if of_key.former is None:
-        return Read(change, (event,))
+        return Read(change, (event,), rounded)
     half = event._replace(
         key=of_key.former,
         op=str(Op.DELETE),
@@ -116,4 +120,4 @@ def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrep
         new_key=of_key.key,
         is_half=True,
     )
-    return Read(change, (event, half))
+    return Read(change, (event, half), rounded)

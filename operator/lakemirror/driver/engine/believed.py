@@ -19,6 +19,7 @@ from lakemirror.driver.orders import Orders
 from lakemirror.driver.parse.decode import Reading, Version
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
+from lakemirror.driver.results import finer
 from lakemirror.driver.rules import kinds
 from lakemirror.driver.rules.envelopes.records import Document, Ordering, Settings
 from lakemirror.driver.rules.envelopes.records import TableName as Named
@@ -45,9 +46,9 @@ class Believed:
 
     ``identity`` tells these facts from earlier ones. ``logs`` are the logs whose positions order its rows.
     ``group`` are the IDs of the schemas of its records' values and keys. ``may_have_gaps`` says that the
-    mirror is marked as one whose rows may lack values, ``closer`` that the positions of its streams have to
-    be looked at one by one. ``newest`` is the newest tombstone, ``collected`` the
-    newest one that was collected.
+    mirror is marked as one whose rows may lack values. ``rounded`` are the columns of which it is reported
+    that values have lost digits. ``closer`` says that the positions of its streams have to be looked at one
+    by one. ``newest`` is the newest tombstone, ``collected`` the newest one that was collected.
     """
 
     name: TableName
@@ -59,6 +60,7 @@ class Believed:
     group: tuple[int | None, int | None]
     unrepresentable: Unrepresentable = "quarantine"
     may_have_gaps: bool = False
+    rounded: frozenset[str] = frozenset()
     closer: bool = False
     newest: bytes | None = None
     collected: bytes | None = None
@@ -100,6 +102,7 @@ def believed(learned: Learned, identity: str) -> Believed:
         next(iter(plan.seen.groups)),
         reading.unrepresentable,
         table.properties.get(GAPS_PROPERTY) == "true",
+        _rounded(table, reading),
         newest=summary.newest,
         collected=summary.collected,
     )
@@ -196,6 +199,11 @@ def _kinds(learned: Learned) -> dict[str, Kind]:
     if set(found) != set(learned.plan.reading.columns) or len(columns) != len(found) + len(metadata):
         raise NotForEngine("its mirror has other columns than its records")
     return found
+
+
+def _rounded(table: MirroredTable, reading: Reading) -> frozenset[str]:
+    drift = [finer(name, kind.simpleString()) for name, kind in reading.columns.items()]
+    return frozenset(reading.columns) - {each.column for each in table.unreported(drift)}
 
 
 def _kind(given: of_delta.Type) -> Kind:

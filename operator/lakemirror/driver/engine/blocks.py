@@ -241,6 +241,7 @@ def _of_events(read: odd_records.Read, table: Believed) -> str | None:
     reasons = {
         "its row changes its key": any(each.old_key or each.new_key for each in read.events),
         "its place depends on a snapshot": read.change.unanchored,
+        "it has digits that nobody has been told are lost": not read.rounded <= table.rounded,
         "it lacks values": any(each.gaps for each in read.events) and not table.may_have_gaps,
     }
     return next((reason for reason, applies in reasons.items() if applies), None)

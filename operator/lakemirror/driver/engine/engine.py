@@ -277,7 +277,7 @@ class Engine:
         except (NotPlain, Damaged, OSError) as error:
             log.debug("table %s is not applied in columns: %s", table.believed.name, error)
             state = None
-        if state is None or before is None or state.known != before.known:
+        if state is None or before is None or state.known != before.known or _lacks_ends(table):
             del self._tables[table.believed.name]
             return False
         return True
@@ -301,6 +301,7 @@ class Engine:
         found = side_by_side(lambda each: self._tried(each, batch), read.tables.values())
         results = {each.name: done for each, done in zip(read.tables.values(), found, strict=True)}
         overtaken = [name for name, done in results.items() if done is None]
+        self.discard(overtaken)  # what was stored before it came to a commit
         for name in overtaken:
             self._tables.pop(name, None)
         return {name: done for name, done in results.items() if done is not None}, overtaken
@@ -369,6 +370,11 @@ def _now(table: _Table, *, closer: bool) -> Believed:
     return replace(table.believed, closer=closer, newest=summary.newest, collected=summary.collected)
 
 
+def _lacks_ends(table: _Table) -> bool:
+    """Return whether tombstones are gone that there were: rows would be written that were deleted."""
+    return table.mirrored.tombstone_summary.newest is not None and table.ends.state is None
+
+
 def _place(table: _Table) -> Place:
     """Return what the tasks have to know of a mirror."""
     ends = table.ends.state
@@ -424,9 +430,6 @@ def _result(table: _Table, plain: Plain, version: int) -> TableResult:
         name: sum(getattr(each, name) for each in changes_in(plain.done))
         for name in ("inserted", "updated", "deleted")
     }
-    keys, deletes, unborn = (
-        sum(getattr(each.counted, name) for each in plain.done) for name in ("keys", "deletes", "unborn")
-    )
     tombstones = plain.report.tombstones
     counts = Counts(
         records=plain.report.records,
@@ -437,7 +440,7 @@ def _result(table: _Table, plain: Plain, version: int) -> TableResult:
         stale=numbers[Outcome.STALE],
         duplicates=numbers[Outcome.DUPLICATE],
         out_of_order=sum(each.counted.out_of_order for each in plain.done),
-        absent_rows=min(unborn, max(0, rows["inserted"] - (keys - unborn - deletes))),
+        absent_rows=sum(map(_absent, plain.done)),
         **rows,
     )
     return TableResult(
@@ -448,6 +451,12 @@ def _result(table: _Table, plain: Plain, version: int) -> TableResult:
         tombstones_retained=table.mirrored.tombstones.summary.retained,
         last_event_time=plain.overview.last_event_time,
     )
+
+
+def _absent(done: Done) -> int:
+    """Return how many rows updates inserted, at least (`write.outcome`); each bucket has keys of its own."""
+    counted, inserted = done.counted, 0 if done.change is None else done.change.inserted
+    return min(counted.unborn, max(0, inserted - (counted.keys - counted.unborn - counted.deletes)))
 
 
 def _millis() -> int:

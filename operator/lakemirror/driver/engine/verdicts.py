@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lakemirror.api.limits import CONNECTOR_LENGTH
 from lakemirror.api.spec import Ordering
@@ -16,6 +16,9 @@ from lakemirror.driver.profile.positions import Memory, Place, Stream
 from lakemirror.driver.rules import restarts
 from lakemirror.driver.rules.restarts import Point, Summary
 from lakemirror.driver.tables.names import TableName
+
+_MAJOR: Final = slice(2, 12)
+"""What a sequence has of a position (`rules.positions`); zeros if an offset orders its change, or nothing."""
 
 
 class Candidate(NamedTuple):
@@ -101,6 +104,10 @@ def _reasons(found: Candidate, memory: Memory, undecided: frozenset[str]) -> Ite
         yield "a tombstone that was collected may be newer"
     if not streams <= memory.keys():
         yield "it has changes of a new stream"
+    if seen.ends is not None and not any(seen.ends[0][_MAJOR]):
+        yield "a change has no position"
+    if any(each.strays for each in seen.parts.values()):
+        yield "a change names no log"
     if not {each.name for each in streams} <= table.logs:
         yield "it has changes of another log"
     if any(len(name) > CONNECTOR_LENGTH.most for each in seen.streams.values() for name in each.servers):

@@ -1,0 +1,86 @@
+"""What is believed of tables between batches, and what a batch did to them, without Spark."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lakemirror.api.spec import Ordering
+from lakemirror.driver.columns.stored import rows_schema
+from lakemirror.driver.engine.blocks import Dividing, Report, divided
+from lakemirror.driver.engine.buckets import Counted, Done
+from lakemirror.driver.engine.engine import Engine, _absent, _Table
+from lakemirror.driver.engine.mirror_files import MirrorFiles
+from lakemirror.driver.engine.table_change import TableChange
+from lakemirror.driver.orders import NO_ORDERS
+from lakemirror.driver.rules.envelopes.records import Record
+from lakemirror.driver.rules.kinds import TIMESTAMP
+from lakemirror.driver.rules.rows import Column
+from lakemirror.driver.rules.values import Outcome
+from lakemirror.driver.tables.tombstones import Summary
+from tests.driver.columns.test_odd import FACTS, with_members
+from tests.driver.engine.test_stages import OnDisk, _raw, reports_in
+from tests.support.columnar import block_of
+
+
+def believed_table(folder: Path, newest: bytes | None) -> _Table:
+    disk = OnDisk(folder, FACTS, random.Random(1))
+    state = disk.rows.refresh()
+    assert state is not None
+    files = MirrorFiles.of(state.snapshot, rows_schema(disk.kinds, soft=False))
+    mirrored: Any = SimpleNamespace(tombstone_summary=Summary(newest=newest))
+    return _Table(mirrored, disk.believed, disk.rows, disk.ends, NO_ORDERS, files)
+
+
+def is_as_it_was(table: _Table) -> bool:
+    engine = Engine(cast(Any, None), "lakemirror/test", Ordering())
+    engine._tables[table.believed.name] = table
+    return engine._refreshed(table)
+
+
+def test_a_table_whose_tombstones_are_gone_is_left_for_spark(tmp_path: Path) -> None:
+    """Without them, a late change would write a row that was deleted."""
+    table = believed_table(tmp_path, newest=b"\1" * 26)
+    assert is_as_it_was(table)
+    shutil.rmtree(table.ends.folder)
+    assert not is_as_it_was(table)
+
+
+def test_a_table_may_have_had_no_tombstones(tmp_path: Path) -> None:
+    table = believed_table(tmp_path, newest=None)
+    shutil.rmtree(table.ends.folder)
+    assert is_as_it_was(table)
+
+
+def test_rows_that_updates_insert_are_counted_in_each_bucket_by_itself() -> None:
+    """The creates of one bucket say nothing of the updates of another."""
+    created = Done(0, TableChange(1, inserted=10), counted=Counted({Outcome.APPLIED: 10}))
+    changed = {Outcome.APPLIED: 2}
+    beside = Done(1, TableChange(1, inserted=1, updated=1), counted=Counted(changed, keys=2, unborn=1))
+    absent = Done(2, TableChange(1, inserted=2), counted=Counted(changed, keys=2, unborn=1))
+    assert list(map(_absent, (created, beside, absent))) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("reported", [False, True])
+def test_the_first_value_that_loses_digits_is_left_for_spark_to_report(
+    tmp_path: Path, reported: bool
+) -> None:
+    facts = replace(FACTS, columns={**FACTS.columns, "at": Column("at", TIMESTAMP)})
+    disk = OnDisk(tmp_path, FACTS, random.Random(1))
+    mirrored = replace(disk.believed.mirrored, kinds={**disk.kinds, "at": TIMESTAMP})
+    rounded = frozenset(["at"] if reported else [])
+    table = replace(disk.believed, facts=facts, mirrored=mirrored, rounded=rounded)
+    report = first_stage(with_members({"at": "2026-01-02T03:04:05.1234567Z"}, {}), table)
+    assert (report.odd is None) is reported
+
+
+def first_stage(record: Record, table: Any) -> Report:
+    """Return what the first stage reports of a record."""
+    [report] = reports_in(divided(_raw([block_of([record])]), [table], Dividing([1], 1)))
+    return report
