@@ -191,9 +191,10 @@ class BatchApplier:
         BatchMismatch or RecordsUnaccounted, some tables may have been written; a replay completes the others.
         """
         self._began = time.monotonic()
+        is_other = raw.sparkSession is not self._session  # then `use` forgets the mirrors
         self._session = raw.sparkSession
         self._tables.use(raw.sparkSession)
-        if self._engine is not None and self._first:
+        if self._engine is not None and (self._first or is_other):
             self._engine.forget()
         read = self._engine.read(raw, batch, self._memory) if self._engine is not None else None
         if read is None or self._engine is None:
@@ -275,7 +276,7 @@ class BatchApplier:
         listed = ", ".join(sorted(map(str, names)))
         self._refuse_bad(given.seen, decisions, f"nothing of {listed} was written")
         self._keep_aside(given, decisions, rest=given.seen.bad + given.seen.held)
-        return _Part(given, decisions, self._write(decisions, given))
+        return _Part(given, decisions, self._write(decisions, given, again=True))
 
     # -- parse and profile ------------------------------------------------------------------------
 
@@ -506,13 +507,18 @@ class BatchApplier:
         aside = [(d.kept_aside(), d.bad + d.refused) for d in decisions if d.bad or d.refused]
         keep_aside(given.events, given.raw, rest, aside, self._checkpoint, given.batch)
 
-    def _write(self, decisions: Sequence[Decision], given: _Profiled) -> list[TableResult]:
-        """Write all tables in parallel: first the form of their mirrors, then tombstones and rows."""
+    def _write(
+        self, decisions: Sequence[Decision], given: _Profiled, *, again: bool = False
+    ) -> list[TableResult]:
+        """Write all tables in parallel: first the form of their mirrors, then tombstones and rows.
+
+        ``again`` says that their mirrors may have the batch already.
+        """
         planned = [each for each in decisions if each.plan is not None]
-        errors = side_by_side(lambda each: self._prepared(each, given), planned)
+        errors = side_by_side(lambda each: self._prepared(each, given, again=again), planned)
         ready = [each for each, error in zip(planned, errors, strict=True) if error is None]
         with transaction(self._session, self._app_id, given.batch):
-            written = side_by_side(lambda each: self._written(each, given), ready)
+            written = side_by_side(lambda each: self._written(each, given, again=again), ready)
         done = {each.name: outcome for each, outcome in zip(ready, written, strict=True)}
         results = []
         for each in decisions:

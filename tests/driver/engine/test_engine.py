@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver import faults
-from lakemirror.driver.engine import job
+from lakemirror.driver.engine import engine, job
 from lakemirror.driver.engine.engine import SETTING
 from tests.support.agreement import by_rules, differences
 from tests.support.delivery import Batches, cut, interleaved, parts, restarted
 from tests.support.histories import History, Shape, many, play
-from tests.support.mirroring import Mirroring
+from tests.support.mirroring import Mirroring, audited
 
 pytestmark = pytest.mark.long
 
@@ -137,6 +137,27 @@ def test_a_mirror_that_others_change_between_batches(
     mirroring.run(columns)
     assert jobs >= 2
     assert differences(columns, mirroring, by_rules(mirroring)) == []
+
+
+def test_an_error_after_the_commit_counts_nothing_twice(
+    columns: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = history(1, Shape(full=True, schemas=False, name="items"))
+    mirroring = Mirroring(tmp_path).deliver(parts(played.records, 6))
+    result, failed = engine._result, False
+
+    def fails_once(*given: Any) -> Any:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise RuntimeError("there was no answer")
+        return result(*given)
+
+    monkeypatch.setattr(engine, "_result", fails_once)
+    mirroring.run(columns)
+    assert failed
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert audited(columns, mirroring, ["duplicates"]) == {"demo.public.items": {"duplicates": 0}}
 
 
 def test_a_job_that_fails_is_done_by_spark(
