@@ -166,6 +166,15 @@ CASES: Sequence[Case] = (
         ],
         {1: (1, "first", 50), 2: (5, "first", None)},
     ),
+    Case(
+        "a row whose key changes, and a value from before it was deleted, sent again",
+        lambda s: [
+            [s.create(1, 10, 1, 1, "old", last=9), s.delete(2, 20, 1, last=19)],
+            [s.leave(6, 50, 1, 4, last=49), s.arrive(7, 50, 4, 1, 5, last=49)],
+            [s.create(1, 10, 1, 1, "old", last=9)],
+        ],
+        {1: (1, "old", 20), 4: (5, None, None)},
+    ),
     *(
         Case(
             f"an update without a value after a truncate: the create did not come, cut {cut}",

@@ -90,7 +90,7 @@ def images(
     events: DataFrame,
     stored_images: DataFrame | None,
     stored_rows: DataFrame | None,
-    deleted: DataFrame | None,
+    deleted: Sequence[DataFrame],
     *,
     tracked: Sequence[str],
     floor: bytes | None,
@@ -105,7 +105,7 @@ def images(
     events have their place already.
     ``stored_images`` are key, seq, new_key, opened, topic, partition, offset, row, seqs, one or more for each
     stored move. ``stored_rows`` are the mirror's rows as key STRUCT, row STRUCT, seq, seqs, and their origin.
-    ``deleted`` are tombstones as key STRUCT, seq, and their origin.
+    ``deleted`` are tombstones and rows that are softly deleted, as key STRUCT, seq, and their origin.
     """
     carried = _from_events(events, tracked)
     if opened:
@@ -115,8 +115,8 @@ def images(
         said.append(_said(stored_images, tracked, bound=F.col("seq")))
     if stored_rows is not None:
         said.append(_said(stored_rows.join(moves.select("key").distinct(), "key", "left_semi"), tracked))
-    if deleted is not None:
-        said.append(_blank(deleted.select("key", own(F.col("seq")).alias("at")), tracked, events))
+    ends = [gone.select("key", own(F.col("seq")).alias("at")) for gone in deleted]
+    said.extend(_blank(each, tracked, events) for each in ends)
     if floor is not None:
         said.append(_blank(moves.select("key", own(F.lit(floor)).alias("at")), tracked, events))
     facts = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), said)
@@ -259,16 +259,16 @@ def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
 
 
 def _in_place(
-    told: DataFrame, rows: DataFrame | None, deleted: DataFrame | None, tracked: Sequence[str]
+    told: DataFrame, rows: DataFrame | None, deleted: Sequence[DataFrame], tracked: Sequence[str]
 ) -> DataFrame:
     """Place what unanchored events say among all else that is known of their key.
 
     It comes behind what has a lower LSN, and behind a row of a snapshot that it follows in its partition.
     """
     beside: list[list[Column]] = [[] for _ in tracked]
-    for known, mark in ((rows, "_row"), (deleted, "_gone")):
-        if known is None:
-            continue
+    places = [*([] if rows is None else [rows]), *deleted]
+    for number, known in enumerate(places):
+        mark = f"_place{number}"
         seqs = "seqs" if "seqs" in known.columns else F.lit(None).cast("map<string, binary>").alias("seqs")
         place = F.struct("seq", seqs, *ORIGIN).alias(mark)
         told = told.join(known.select("key", place), "key", "left")
@@ -287,7 +287,7 @@ def _in_place(
         )
         for i, each in enumerate(beside)
     }
-    return told.withColumns(newest).drop("_row", "_gone")
+    return told.withColumns(newest).drop(*(f"_place{number}" for number in range(len(places))))
 
 
 def _is_later(one: str, other: str) -> Column:

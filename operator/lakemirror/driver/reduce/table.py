@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -344,10 +345,13 @@ def images_of(
     """
     key_type = StructType([StructField(name, reading.columns[name]) for name in reading.key])
     row_type = StructType([StructField(name, reading.columns[name]) for name in tracked])
-    known = rows = gone = None
+    known = rows = None
+    gone = []
     if table.mirror.exists:
         rows = _stored_rows(table, reading, tracked)
         rows = rows if more is None else rows.unionByName(more, allowMissingColumns=True)
+        if table.soft is not None:
+            gone.append(_softly_deleted(table, reading))
         stored = table.tombstones.moved()
         if stored is not None:
             known = stored.select(
@@ -360,10 +364,12 @@ def images_of(
                 F.map_filter("seqs", lambda name, _: name != SENT).alias("seqs"),
             )
     if deleted is not None:
-        gone = deleted.select(keys.decode(F.col("key"), key_type).alias("key"), "seq", *ORIGIN)
+        gone.append(deleted.select(keys.decode(F.col("key"), key_type).alias("key"), "seq", *ORIGIN))
     good = events.where("key IS NOT NULL")
     told = moves.told(good, known, opened=opened)
-    told = (moves.with_origins(told, gone) if opened and gone is not None else told).localCheckpoint()
+    if opened and gone:
+        told = moves.with_origins(told, reduce(DataFrame.unionByName, gone))
+    told = told.localCheckpoint()
     rows = None if rows is None else moves.of_moves(rows, told).localCheckpoint()
     found = moves.images(
         told, good, known, rows, gone, tracked=tracked, floor=floor, opened=opened and not placed
@@ -386,6 +392,13 @@ def _stored_rows(table: MirroredTable, reading: Reading, tracked: Sequence[str])
         T("__column_seq").alias("seqs"),
         *[T("__origin")[name].alias(name) for name in ORIGIN],
     )
+
+
+def _softly_deleted(table: MirroredTable, reading: Reading) -> DataFrame:
+    """Return the mirror's rows that are softly deleted: key, seq, and the origin."""
+    rows = table.rows().where(f"__op <=> '{Op.DELETE}'")
+    origin = [T("__origin")[name].alias(name) for name in ORIGIN]
+    return rows.select(stored_key(reading), seq_of_row().alias("seq"), *origin)
 
 
 def _count(state: State, reading: Reading) -> StateCounts:
