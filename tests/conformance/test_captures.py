@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conformance.captures import FIXED_SCHEMA, READDED, SCENARIOS, Capture, wrong
+from tests.support.agreement import assert_agreement
 from tests.support.delivery import Batches, cut, doubled, interleaved, parts, restarted, shuffled, whole
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record, Row, payload
@@ -38,6 +39,7 @@ def report(spark: SparkSession, mirroring: Mirroring, captures: Sequence[Capture
     return "\n".join(filter(None, (wrong(c.differences(spark, mirroring, by_others=True)) for c in captures)))
 
 
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.guarantee("A mirror equals its source after any delivery")
 @pytest.mark.guarantee(
     "Programs that lack a Delta feature never encounter it where `target.compatibility` names them"
@@ -57,6 +59,7 @@ def test_every_capture_ends_in_the_rows_of_its_database(
     mirroring = Mirroring(tmp_path).deliver(DELIVERIES[delivery](all_of(captures)))
     summary = mirroring.run(spark)
     assert not report(spark, mirroring, captures)
+    assert_agreement(spark, mirroring)
     stale = {name: table.counts.stale for name, table in summary.tables.items() if table.counts.stale}
     duplicates = sum(table.counts.duplicates for table in summary.tables.values())
     changes = sum(1 for record in all_of(captures) if record["value"] and _is_change(record))
@@ -90,11 +93,11 @@ def test_records_without_schemas_end_in_the_rows_too_when_types_are_declared(
 def test_columns_that_were_dropped_and_added_again_are_as_in_their_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Records without schemas do not say what default a column has."""
-    ordered = Capture(READDED, "jsons", "ordered")
+    """Records without schemas do not show that a column was dropped: rows keep what they had in it."""
+    ordered, bare = Capture(READDED, "jsons", "ordered"), Capture(READDED, "json", "bare")
     some = {
         Capture(READDED, "jsons", "shuffled"): {"retyped_default", "toasted", "renamed"},
-        Capture(READDED, "json", "bare"): {"retyped", "toasted"},
+        bare: {"retyped", "toasted"},
     }
     first, second, third = parts(ordered.records, 3)
     for capture, tables in some.items():
@@ -103,14 +106,20 @@ def test_columns_that_were_dropped_and_added_again_are_as_in_their_source(
             batch += part
     mirroring = Mirroring(tmp_path).deliver([first, second, third])
     summary = mirroring.run(spark)
-    differences = [ordered.differences(spark, mirroring, by_others=True)]
-    differences += [
-        capture.differences(spark, mirroring, only=tables, by_others=True) for capture, tables in some.items()
-    ]
+    found = {
+        capture: capture.differences(spark, mirroring, only=tables, by_others=True)
+        for capture, tables in some.items()
+    }
+    kept = [line for lines in found.pop(bare).values() for line in lines]
+    assert kept
+    assert all(line.endswith(" in the mirror, None in the source") for line in kept)
+    differences = [ordered.differences(spark, mirroring, by_others=True), *found.values()]
     assert not "\n".join(filter(None, map(wrong, differences)))
     assert summary.counts.quarantined == 0
+    assert_agreement(spark, mirroring)
 
 
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.guarantee("Types are exact")
 @pytest.mark.long
 @pytest.mark.timeout(600)
@@ -124,6 +133,7 @@ def test_every_type_of_column_equals_the_source(
     mirroring = Mirroring(tmp_path, {"onUnrepresentable": unrepresentable})
     mirroring.deliver(whole(doubled(all_of(captures)))).run(spark)
     assert not report(spark, mirroring, captures)
+    assert_agreement(spark, mirroring)
 
 
 @pytest.mark.thorough

@@ -22,6 +22,7 @@ from lakemirror.driver.rules.envelopes.records import Ordering
 from lakemirror.driver.rules.envelopes.records import Settings as ReadSettings
 from lakemirror.driver.rules.keys import micros_of
 from lakemirror.driver.rules.rows import shown
+from lakemirror.driver.rules.schemas import fields_of_envelope, fields_of_struct
 from lakemirror.driver.rules.values import Row
 from lakemirror.driver.rules.versions import Version
 from tests.support.mirroring import Mirroring, audited
@@ -43,6 +44,7 @@ ENVELOPES: Mapping[str, Classify] = {
 def by_rules(mirroring: Mirroring) -> Engine:
     """What the rules make of all that was delivered to a pipeline, in its batches."""
     spec = mirroring.pipeline.spec
+    is_flat = spec.envelope.format == "debezium-flat"
     default = Asked(spec.defaults.mode, unrepresentable=spec.on_unrepresentable)
     of_tables = {}
     for each in spec.tables:
@@ -60,7 +62,8 @@ def by_rules(mirroring: Mirroring) -> Engine:
         ReadSettings(Ordering(spec.ordering.by)),
         asked=of_tables,
         default=default,
-        is_metadata=flat.is_metadata if spec.envelope.format == "debezium-flat" else lambda _: False,
+        is_metadata=flat.is_metadata if is_flat else lambda _: False,
+        fields_of=fields_of_struct if is_flat else fields_of_envelope,
         location=lambda table: mirroring.path(table.database or "", table.schema, table.table or ""),
     )
     files = {file.read_bytes(): file for file in sorted(mirroring.input.iterdir(), reverse=True)}

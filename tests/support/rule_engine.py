@@ -49,6 +49,8 @@ from lakemirror.driver.rules.values import Event, Key, Outcome, Row
 from lakemirror.driver.rules.versions import Tracking
 from tests.support.records import Record as Line
 
+FieldsOf = Callable[[Any], Sequence[Field]]
+"""Returns the columns that a schema of a record declares."""
 Classify = Callable[[Record, Settings], Classified]
 Found = tuple[Record, Change | Truncate]
 Mode = Literal["scd1", "scd2", "append"]
@@ -90,6 +92,7 @@ class Mirrored:
     since: dict[str, bytes] = field(default_factory=dict)
     is_made: bool = False
     is_metadata: Callable[[str], bool] = lambda _: False
+    fields_of: FieldsOf = fields_of_envelope
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -149,6 +152,7 @@ class Engine:
     default: Asked = field(default_factory=Asked)
     location: Callable[[TableName], str] = lambda table: named(table)
     is_metadata: Callable[[str], bool] = lambda _: False
+    fields_of: FieldsOf = fields_of_envelope
     topics: dict[str | None, set[str]] = field(default_factory=dict)
 
     def deliver(self, lines: Iterable[Line]) -> None:
@@ -163,7 +167,7 @@ class Engine:
                     tombstones.append(record.origin.topic)
                 else:
                     self.unknown[str(Outcome.NO_ROW_CHANGE)] += 1
-            elif (reason := _unreadable(found)) is not None or isinstance(found, Bad):
+            elif (reason := _unreadable(found, self.fields_of)) is not None or isinstance(found, Bad):
                 self.unknown[str(Outcome.QUARANTINED)] += 1
                 self.reasons[record.origin] = found.reason if isinstance(found, Bad) else reason or ""
             else:
@@ -182,7 +186,7 @@ class Engine:
             short = ".".join(whole.split(".")[-2:])
             asked = self.asked.get(whole, self.asked.get(short, self.default))
             made = Mirrored(asked, self.location(name), whole)
-            made.is_metadata = self.is_metadata
+            made.is_metadata, made.fields_of = self.is_metadata, self.fields_of
             self.tables[whole] = made
         return Applying(self.tables[whole], self.settings.ordering.by)
 
@@ -297,11 +301,11 @@ def named(table: TableName) -> str:
     return ".".join(each for each in table if each)
 
 
-def _unreadable(found: Classified) -> str | None:
+def _unreadable(found: Classified, fields_of: FieldsOf) -> str | None:
     """Why the schema that a change has with it cannot be read."""
     try:
         if isinstance(found, Change) and found.schema is not None:
-            fields_of_envelope(found.schema)
+            fields_of(found.schema)
         if isinstance(found, Change) and found.key_schema is not None:
             fields_of_struct(found.key_schema)
     except SchemaError as error:
@@ -323,7 +327,7 @@ def _plan(table: Mirrored, changes: Sequence[Change], by: By) -> list[frozenset[
     mirror cannot hold.
     """
     _key_of_table(table, changes)
-    fields = [None if each.schema is None else fields_of_envelope(each.schema) for each in changes]
+    fields = [None if each.schema is None else table.fields_of(each.schema) for each in changes]
     dropped, returned = _turned(table, changes, fields, by)
     schemas: dict[str, tuple[bytes, dict[str, Kind]]] = {}
     of_change = []
@@ -335,12 +339,12 @@ def _plan(table: Mirrored, changes: Sequence[Change], by: By) -> list[frozenset[
                     continue
                 table.shapes[name] = reduce(merge, [table.shapes.get(name, Shape()), shape_of(value)])
             continue
-        shown = [each for each in mine if table.has(each.name) and not table.is_former(each.name, change)]
-        kinds = {each.name: Column.of(each).kind for each in shown}
-        text = repr(list(kinds.items()))
+        text = repr(mine)
         of_change.append(text)
-        first = min(schemas[text][0], change.seq) if text in schemas else change.seq
-        schemas[text] = (first, kinds)
+        first, kinds = schemas.get(text, (change.seq, {}))
+        shown = [each for each in mine if table.has(each.name) and not table.is_former(each.name, change)]
+        kinds = {**kinds, **{each.name: Column.of(each).kind for each in shown}}
+        schemas[text] = (min(first, change.seq), kinds)
     untyped = {name: kind for name, shape in table.shapes.items() if (kind := kind_of(shape)) is not None}
     if untyped:
         schemas[""] = (min((each.seq for each in changes), default=b""), untyped)
@@ -547,7 +551,7 @@ def _columns(table: Mirrored, change: Change) -> dict[str, Column]:
 def _fields_of(table: Mirrored, change: Change) -> dict[str, Field]:
     """The columns that a change has in their current life, by name."""
     assert change.schema is not None
-    fields = fields_of_envelope(change.schema)
+    fields = table.fields_of(change.schema)
     return {each.name: each for each in fields if not table.is_former(each.name, change)}
 
 

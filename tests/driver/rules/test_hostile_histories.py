@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from lakemirror.driver.rules.envelopes import maxwell
+from lakemirror.driver.rules.envelopes import flat, maxwell
+from lakemirror.driver.rules.schemas import fields_of_struct
+from tests.hostile import test_columns
 from tests.hostile.test_identity import _binlog, _compressed, _maxwell
 from tests.support.records import Record, Row
 from tests.support.rule_engine import Asked, Classify, Engine, Mirrored
+from tests.support.shop import Shop
 
 pytestmark = pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 
@@ -87,3 +90,59 @@ def test_a_key_change_in_an_event_list_ends_the_former_row() -> None:
     assert moved["u"].seq == moved["d"].seq
     assert len(table.listed) == 6
     assert table.counts == {"applied": 4, "duplicates": 2}
+
+
+@pytest.mark.parametrize("mode", test_columns.MODES)
+def test_only_the_log_of_a_database_ends_a_column(mode: str) -> None:
+    """Tables are named by what happens to their column: absent members, snapshots and copies end nothing."""
+    asked = {"scd1": Asked(), "soft": Asked(soft=True), "scd2": Asked("scd2")}
+    engine = Engine(default=asked[mode])
+    for batch in test_columns.of_postgres(Shop(), mode):
+        engine.deliver(batch)
+    found = {
+        name: [(row["id"], row.get("c")) for row in current(engine.tables[f"demo.public.{name}_{mode}"])]
+        for name in ("bare", "generated", "again", "copied")
+    }
+    assert found == {
+        "bare": [(1, 5), (2, None), (3, None), (4, 7)],
+        "generated": [(1, None), (2, 2), (3, None)],
+        "again": [(1, 7), (2, 7), (3, 7), (4, 4)],
+        "copied": [(1, 1), (2, None), (3, 3)],
+    }
+    first, second, third = current(engine.tables[f"demo.public.added_{mode}"])
+    assert {name: first.get(name) for name in test_columns.WRITTEN} == {
+        **dict.fromkeys(("at", "zoned", "day", "uid")),
+        **{"number": 0, "flag": False, "said": ""},
+    }
+    assert {**second, "id": 3, "note": "c"} == third
+
+
+def test_versions_that_ended_keep_what_they_had_in_a_column_that_was_dropped() -> None:
+    engine = Engine(default=Asked("scd2"))
+    for batch in test_columns.of_postgres(Shop(), "scd2"):
+        engine.deliver(batch)
+    keys = engine.tables["demo.public.again_scd2"].versions.keys
+    found = {key: [(each.row.values["c"], each.is_current) for each in keys[key].versions] for key in keys}
+    assert found == {
+        (1,): [(1, False), (7, True)],
+        (2,): [(7, True)],
+        (3,): [(3, False), (7, True)],
+        (4,): [(4, True)],
+    }
+
+
+@pytest.mark.parametrize("order", ["in order", "mixed"])
+def test_columns_of_flat_records_begin_new_lives(order: str) -> None:
+    first, second, third, fourth, fifth = map(test_columns.flat, test_columns.changing(Shop()))
+    batches = {
+        "in order": [[first], [second], [third], [fourth], [fifth]],
+        "mixed": [[fifth, first], [third], [fourth, second]],
+    }
+    table = delivered(
+        batches[order],
+        Asked(),
+        classify=flat.classify,
+        is_metadata=flat.is_metadata,
+        fields_of=fields_of_struct,
+    )
+    assert [(row["id"], row["c"]) for row in current(table)] == [(1, 7), (2, 7), (3, 3), (5, 7)]
