@@ -17,7 +17,7 @@ from lakemirror.driver.engine import engine, job
 from lakemirror.driver.engine.engine import SETTING
 from tests.support.agreement import by_rules, differences
 from tests.support.delivery import Batches, cut, interleaved, parts, restarted
-from tests.support.histories import History, Shape, many, play
+from tests.support.histories import History, Shape, Step, many, play
 from tests.support.mirroring import Mirroring, audited
 
 pytestmark = pytest.mark.long
@@ -50,6 +50,17 @@ def test_a_plain_history_in_order(columns: SparkSession, tmp_path: Path) -> None
     mirroring.run(columns)
     assert differences(columns, mirroring, by_rules(mirroring)) == []
     assert in_columns(columns, mirroring, "items") >= 3
+
+
+def test_the_first_tombstones_of_a_mirror(columns: SparkSession, tmp_path: Path) -> None:
+    """The table of tombstones is made by a batch that is applied in columns."""
+    steps = [Step(0, "put", each) for each in (0, 1, 2, 0, 1, 2)]
+    steps += [Step(0, "drop", each) for each in (0, 1)]
+    played = play(steps, Shape(snapshot="initial", full=True, schemas=False, name="items"))
+    mirroring = Mirroring(tmp_path).deliver(cut(played.records, 3))
+    mirroring.run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert in_columns(columns, mirroring, "items") >= 1
 
 
 def several(seed: int) -> Batches:

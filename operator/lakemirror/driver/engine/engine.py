@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -357,7 +358,8 @@ class Engine:
             last_delete=max(rows.column("seq").to_pylist()),
         )
         if table.ends.refresh() is None:
-            table.mirrored.tombstones.add(self._spark.createDataFrame(rows), summary)  # makes the table
+            made = self._spark.createDataFrame(pa.Table.from_batches([rows]))
+            table.mirrored.tombstones.add(made, summary)  # makes the table
             return
         table.ends.append(rows, Author(self._app_id, author.number, author.note), _millis())
         table.mirrored.tombstones.summary = summary
