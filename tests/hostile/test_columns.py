@@ -297,6 +297,7 @@ def maxwell(name: str, rows: Sequence[Row]) -> list[Record]:
     return found
 
 
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.thorough
 def test_maxwell_and_files_of_rows(spark: SparkSession, tmp_path: Path) -> None:
     both = settings(["shop.items"])
@@ -310,6 +311,7 @@ def test_maxwell_and_files_of_rows(spark: SparkSession, tmp_path: Path) -> None:
     )
     records = [maxwell(f"items_{mode}", ROWS) for mode in MODES]
     mirroring.deliver([[part[number] for part in records] for number in range(len(ROWS))]).run(spark)
+    assert_agreement(spark, mirroring)
     for mode in MODES:
         assert rows(spark, f"{tmp_path}/lake/items_{mode}", "id", "discount") == DISCOUNTS
 
@@ -360,6 +362,7 @@ def changing(shop: Shop) -> list[Record]:
     ]
 
 
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.thorough
 def test_flat_records(spark: SparkSession, tmp_path: Path) -> None:
     """DROP and ADD in any order of delivery; moments are no defaults; a delete without a schema is no end."""
@@ -377,6 +380,7 @@ def test_flat_records(spark: SparkSession, tmp_path: Path) -> None:
             },
         ).deliver(batches)
         summary = mirroring.run(spark)
+        assert_agreement(spark, mirroring)
         assert summary.counts.quarantined == 0
         found = rows(spark, f"{tmp_path}/{name}/lake/items", "id", "c")
         assert found == [(1, 7), (2, 7), (3, 3), (5, 7)], name
