@@ -178,8 +178,8 @@ def _operator(figures: Mapping[str, Any]) -> Figures:
 
 
 def _year(figures: Mapping[str, Any]) -> Figures:
-    yield "tables", figures["tables"]
     for kind, found in figures["kinds"].items():
+        yield f"{kind}/tables", found["tables"]
         for what, each in found["found"].items():
             yield f"{kind}/{what}/fresh", year.median(each[year.FRESH], "seconds")
             yield f"{kind}/{what}/seconds", year.median(each[year.OLD], "seconds")
