@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import shutil
 from dataclasses import replace
@@ -12,7 +13,9 @@ from typing import Any, cast
 import pytest
 
 from lakemirror.api.spec import Ordering
+from lakemirror.driver.columns.payloads import Payloads
 from lakemirror.driver.columns.stored import rows_schema
+from lakemirror.driver.engine.believed import document
 from lakemirror.driver.engine.blocks import Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Counted, Done
 from lakemirror.driver.engine.engine import Engine, _absent, _Table
@@ -78,6 +81,14 @@ def test_the_first_value_that_loses_digits_is_left_for_spark_to_report(
     table = replace(disk.believed, facts=facts, mirrored=mirrored, rounded=rounded)
     report = first_stage(with_members({"at": "2026-01-02T03:04:05.1234567Z"}, {}), table)
     assert (report.odd is None) is reported
+
+
+def test_a_schema_with_a_fraction_is_that_of_its_records() -> None:
+    """The rules keep the digits of numbers: 0.1 is another number as a float."""
+    text = '{"type":"struct","fields":[{"type":"double","field":"v","default":0.1}]}'
+    known = pickle.loads(pickle.dumps(document(text)))  # as tasks get it
+    wrapped = Payloads(known).of([f'{{"schema":{text},"payload":{{"v":1.5}}}}'.encode()])
+    assert wrapped == [b'{"v":1.5}']
 
 
 def first_stage(record: Record, table: Any) -> Report:

@@ -6,7 +6,6 @@ engine cannot do everything is not believed to be plain; `reason_against` says w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,6 +29,7 @@ from lakemirror.driver.rules.rows import Column, Unrepresentable
 from lakemirror.driver.rules.schemas import Field, fields_of_envelope, fields_of_struct
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.types import Placeholder
+from lakemirror.driver.rules.untyped import loads
 from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, GAPS_PROPERTY
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.writer import schema as of_delta
@@ -111,9 +111,12 @@ def believed(learned: Learned, identity: str) -> Believed:
 def reason_against(learned: Learned) -> str | None:
     """Return why the changes of a table are not applied in columns, or None."""
     table, plan = learned.table, learned.plan
-    return (
-        _of_manifest(table) or _of_plan(plan) or _of_mirror(table, learned.snapshot) or _of_batch(table, plan)
-    )
+    return reason_of_batch(table, plan) or _of_mirror(table, learned.snapshot)
+
+
+def reason_of_batch(table: MirroredTable, plan: TablePlan) -> str | None:
+    """Return the same as far as it shows without the log of the mirror, which takes time to read."""
+    return _of_manifest(table) or _of_plan(plan) or _of_batch(table, plan)
 
 
 def _of_manifest(table: MirroredTable) -> str | None:
@@ -252,9 +255,12 @@ def _leaves_out(table: MirroredTable) -> bool:
 
 
 def _document(learned: Learned, identity: int | None) -> Document | None:
-    if identity is None:
-        return None
-    found: Document = json.loads(learned.documents[identity])
+    return None if identity is None else document(learned.documents[identity])
+
+
+def document(text: str) -> Document:
+    """Return a schema as the rules read that of a record, which it has to be equal to."""
+    found: Document = loads(text)
     return found
 
 

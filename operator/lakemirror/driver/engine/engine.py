@@ -28,7 +28,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.columns.stored import rows_schema
 from lakemirror.driver.decision import Decision
 from lakemirror.driver.engine import job
-from lakemirror.driver.engine.believed import Believed, Learned, believed
+from lakemirror.driver.engine.believed import Believed, Learned, believed, reason_of_batch
 from lakemirror.driver.engine.blocks import Dividing, Report
 from lakemirror.driver.engine.buckets import Done, Place
 from lakemirror.driver.engine.commits import (
@@ -198,13 +198,16 @@ class Engine:
                 log.warning("nothing could be learned of table %s", each.name, exc_info=True)
 
     def _learned(self, decision: Decision, table: MirroredTable, documents: Mapping[int, str]) -> _Table:
+        assert decision.plan is not None
+        reason = reason_of_batch(table, decision.plan)
+        if reason is not None:
+            raise NotForEngine(reason)
         folder = _folder(table)
         rows, ends = (
             DeltaTable(each, partial(checkpoint_by_delta, self._spark, str(each)))
             for each in (folder, folder / TOMBSTONES)
         )
         state = rows.refresh()
-        assert decision.plan is not None
         if state is None:
             raise NotForEngine("it has no mirror")
         learned = Learned(table, decision.plan, state.snapshot, documents)
