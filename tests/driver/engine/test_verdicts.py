@@ -133,7 +133,13 @@ def test_positions_that_fall_back_are_looked_at_one_by_one_the_next_time() -> No
     points = [point(11, 6), point(9, 7), point(12, 8)]
     expected = restarts.judge({STREAM: summary(points)}, lambda _: points, MEMORY, Ordering())
     assert verdict.left == {}
+    assert verdict.fell == {NAME}
     assert verdict.memory[STREAM] == expected.memory[STREAM]
+
+
+def test_positions_that_grow_again_need_no_closer_look() -> None:
+    closer = PLAIN._replace(table=replace(BELIEVED, closer=True))
+    assert judge([closer], MEMORY, Ordering()).fell == set()
 
 
 def test_what_ends_below_what_came_before_waits_in_the_hands_of_spark() -> None:

@@ -261,6 +261,7 @@ class Engine:
                 discard(each.rows.folder, done)
                 continue
             topics.add(table.topic)
+            self._closer[table.name] = table.name in verdict.fell  # all changes one by one are many
             each.changes = report.seen.records
             if report.seen.records:
                 self._stored[each.rows.folder] = done

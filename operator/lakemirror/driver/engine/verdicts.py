@@ -14,7 +14,7 @@ from lakemirror.driver.engine.buckets import Done
 from lakemirror.driver.profile import evidence
 from lakemirror.driver.profile.positions import Memory, Place, Stream
 from lakemirror.driver.rules import restarts
-from lakemirror.driver.rules.restarts import Point, Summary
+from lakemirror.driver.rules.restarts import Point
 from lakemirror.driver.tables.names import TableName
 
 _MAJOR: Final = slice(2, 12)
@@ -38,10 +38,14 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The tables that are left for Spark, and what to remember of the streams of all others."""
+    """The tables that are left for Spark, and what to remember of the streams of all others.
+
+    ``fell`` are those of the others whose positions had to be looked at one by one.
+    """
 
     left: Mapping[TableName, Reason]
     memory: Memory = field(default_factory=dict)
+    fell: frozenset[TableName] = frozenset()
 
 
 def judge(candidates: Sequence[Candidate], memory: Memory, ordering: Ordering) -> Verdict:
@@ -54,7 +58,8 @@ def judge(candidates: Sequence[Candidate], memory: Memory, ordering: Ordering) -
             left[each.table.name] = reason
     plain = [each for each in candidates if each.table.name not in left]
     places = _places(plain, memory, ordering, left)
-    return Verdict(left, places)
+    fell = (each.table.name for each in plain if _any_falls_back(each, memory))
+    return Verdict(left, places, frozenset(fell) - left.keys())
 
 
 def _places(
@@ -84,8 +89,7 @@ def _against(found: Candidate, memory: Memory, undecided: frozenset[str]) -> Rea
     """Return why a table is left for Spark, as far as it shows by itself."""
     for text in _reasons(found, memory, undecided):
         return Reason(text)
-    falls_back = any(_falls_back(each, memory[s]) for s, each in found.report.seen.streams.items())
-    if falls_back and not found.table.closer:
+    if _any_falls_back(found, memory) and not found.table.closer:
         return Reason("positions of its stream fall back", falls_back=True)
     return None
 
@@ -116,8 +120,9 @@ def _reasons(found: Candidate, memory: Memory, undecided: frozenset[str]) -> Ite
         yield "changes of its log are undecided"
 
 
-def _falls_back(summary: Summary, place: Place) -> bool:
-    return evidence.is_unclear(place, summary.seen())
+def _any_falls_back(found: Candidate, memory: Memory) -> bool:
+    streams = found.report.seen.streams
+    return any(evidence.is_unclear(memory[stream], each.seen()) for stream, each in streams.items())
 
 
 def _is_undecided(place: Place) -> bool:
