@@ -124,7 +124,7 @@ def _done(
         changes = pa.concat_batches(mine) if mine else none(table.kinds)
         events = [event for what, each in contents if what == ODD for event in pickle.loads(each)]
         return _of_bucket(bucket, changes, events, table, place, whole=whole)
-    except Exception as error:  # whatever it is, today's engine takes the table
+    except Exception as error:  # whatever it is, Spark takes the table
         log.warning("table %s: %s", table.name, error, exc_info=True)
         return Done(bucket, error=f"{type(error).__name__}: {error}")
 

@@ -21,7 +21,7 @@ VECTORS: Final = "deletionVectors"
 
 
 class NotForEngine(ValueError):
-    """A mirror has something that the engine does not know: today's way of writing it has to be taken."""
+    """A table has something that the engine does not know: Spark has to apply its changes."""
 
 
 @dataclass(frozen=True)
