@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from tests.driver.rules.late_values import Big, Sent
 from tests.support.delivery import Batches, parts, shuffled
@@ -20,12 +21,17 @@ Shown = tuple[int | None, Big, int | None]
 
 @dataclass(frozen=True)
 class Case:
-    """A history, and by id what its rows show at the end."""
+    """A history, and by id what its rows show at the end.
+
+    ``alone`` gives it a table of its own. If it is ``late``, only the rows that are there at the end are
+    told: what is late does not change what a deleted row shows.
+    """
 
     name: str
     batches: Callable[[Sent], Batches]
     rows: Mapping[int, Shown]
     alone: bool = False
+    late: bool = False
 
     def sent(self, number: int) -> Batches:
         """The batches of the case with a number."""
@@ -54,6 +60,130 @@ def truncated(s: Sent) -> list[Record]:
         s.truncate(3, 20, 19),
         s.update(4, 30, 1, 3, last=29),
     ]
+
+
+Life = Callable[[Sent, int], list[Record]]
+"""The changes of the row with an id in the source, which has a value from before it was deleted or truncated.
+
+It ends with 3 in ``v``. Under its second key, it has 1000 more as its id.
+"""
+FIRST, SECOND = 100, 200
+"""The LSNs of truncates."""
+AGAIN = 999
+"""The id of a row that is sent again in each batch."""
+PARTS = 3
+"""The batches that the changes of a row are spread over in all ways."""
+
+
+def at(lsn: int, id: int) -> tuple[int, int, int]:
+    """The offset, LSN and id of a change. A partition has the changes in the order of their positions."""
+    return lsn * 10_000 + id, lsn, id
+
+
+def moved(s: Sent, lsn: int, id: int, v: int) -> list[Record]:
+    new = id + 1000
+    return [s.leave(*at(lsn, id), new, lsn - 1), s.arrive(*at(lsn, new), id, v, lsn - 1)]
+
+
+DELETED: Sequence[tuple[Life, int, Big]] = (
+    (
+        lambda s, id: [
+            s.create(*at(10, id), 1, "old", 9),
+            s.delete(*at(20, id), 19),
+            s.update(*at(30, id), 3, last=29),
+        ],
+        0,
+        None,
+    ),
+    (
+        lambda s, id: [
+            s.create(*at(10, id), 1, "old", 9),
+            s.delete(*at(20, id), 19),
+            *moved(s, 30, id, 3),
+        ],
+        1000,
+        None,
+    ),
+)
+"""Lives of rows that are deleted: each with what its row has added to its id at the end, and its value."""
+
+TRUNCATED: Sequence[tuple[Life, int, Big]] = (
+    (lambda s, id: [s.create(*at(10, id), 1, "old", 9), s.update(*at(110, id), 3, last=109)], 0, None),
+    (
+        lambda s, id: [
+            s.create(*at(10, id), 1, "old", 9),
+            s.create(*at(110, id), 2, "new", 109),
+            s.update(*at(120, id), 3, last=119),
+        ],
+        0,
+        "new",
+    ),
+    (
+        lambda s, id: [
+            s.create(*at(10, id), 1, "old", 9),
+            s.delete(*at(20, id), 19),
+            s.create(*at(30, id), 2, "back", 29),
+            s.update(*at(110, id), 3, last=109),
+        ],
+        0,
+        None,
+    ),
+    (lambda s, id: [s.create(*at(10, id), 1, "old", 9), *moved(s, 110, id, 3)], 1000, None),
+    (
+        lambda s, id: [
+            s.create(*at(10, id), 1, "old", 9),
+            *moved(s, 20, id, 2),
+            s.update(*at(110, id + 1000), 3, last=109),
+        ],
+        1000,
+        None,
+    ),
+)
+"""Lives of rows whose table is truncated at `FIRST`."""
+
+TRUNCATED_TWICE: Sequence[tuple[Life, int, Big]] = (
+    (
+        lambda s, id: [
+            s.create(*at(10, id), 1, "old", 9),
+            s.create(*at(110, id), 2, "mid", 109),
+            s.update(*at(210, id), 3, last=209),
+        ],
+        0,
+        None,
+    ),
+)
+"""Lives of rows whose table is truncated at `FIRST` and at `SECOND`."""
+
+
+def in_all_parts(
+    name: str, lives: Sequence[tuple[Life, int, Big]], truncates: Sequence[int] = ()
+) -> Iterator[Case]:
+    """Rows whose changes come in all ways in three batches, for each way in which the truncates come.
+
+    One more row is sent again in each batch. Without a record that changes nothing, the engine does not ask
+    which were late, and counts one that only fills a value as applied, which the rules count as stale.
+    """
+    probe = Sent(Shape().table, 0)
+    ways = [
+        (life, more, big, way)
+        for life, more, big in lives
+        for way in product(range(PARTS), repeat=len(life(probe, 0)))
+    ]
+    rows: dict[int, Shown] = {id + more: (3, big, None) for id, (_, more, big, _) in enumerate(ways)}
+    rows[AGAIN] = (3, "again", None)
+
+    def batches(s: Sent, places: Sequence[int]) -> Batches:
+        sent: Batches = [[s.create(*at(300, AGAIN), 3, "again", 299)] for _ in range(PARTS)]
+        for lsn, place in zip(truncates, places, strict=True):
+            sent[place].append(s.truncate(at(lsn, 0)[0], lsn, lsn - 1))
+        for id, (life, _, _, way) in enumerate(ways):
+            for record, place in zip(life(s, id), way, strict=True):
+                sent[place].append(record)
+        return sent
+
+    for places in product(range(PARTS), repeat=len(truncates)):
+        told = f"{name}, in batch {', '.join(map(str, places))}" if places else name
+        yield Case(told, lambda s, places=places: batches(s, places), rows, alone=bool(truncates), late=True)
 
 
 CASES: Sequence[Case] = (
@@ -199,6 +329,9 @@ CASES: Sequence[Case] = (
         {1: (5, "a", 50), 2: (4, "a", 50)},
         alone=True,
     ),
+    *in_all_parts("rows that are deleted, and changed before their create comes", DELETED),
+    *in_all_parts("rows of a table that is truncated", TRUNCATED, [FIRST]),
+    *in_all_parts("rows of a table that is truncated twice", TRUNCATED_TWICE, [FIRST, SECOND]),
 )
 
 

@@ -32,6 +32,7 @@ def test_the_rules_show_what_the_source_had(number: int) -> None:
     found = {
         key[1]: (row.values.get("v"), row.values.get("big"), lsn_of(row.deleted_at))
         for key, row in table.mirror.rows.items()
+        if row.is_live or not CASES[number].late
     }
     assert found == CASES[number].rows
 
@@ -49,6 +50,7 @@ def test_a_pipeline_shows_what_the_source_had(spark: SparkSession, tmp_path: Pat
         if not name.endswith(".drawn"):
             frame = spark.read.format("delta").load(path)
             for row in frame.withColumn("gone", F.unix_micros(DELETED_AT)).collect():
-                found[row["h"], row["id"]] = (row["v"], row["big"], lsn_of(row["gone"]))
+                if row["gone"] is None or not CASES[row["h"]].late:
+                    found[row["h"], row["id"]] = (row["v"], row["big"], lsn_of(row["gone"]))
     assert_agreement(spark, mirroring)
     assert found == rows()

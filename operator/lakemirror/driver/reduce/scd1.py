@@ -376,22 +376,34 @@ def _fills(plan: Scd1, name: str) -> Column:
 def _late(plan: Scd1, name: str) -> Column:
     """The sequence of a column of a state that is older than the stored row."""
     gone = _is_left_to_deleted(plan, name)
-    value = F.when(gone, own(F.col("s.seq"))).otherwise(_mine(name, F.col("s.seq")))
+    value = F.when(gone, own(_end(plan))).otherwise(_mine(name, F.col("s.seq")))
     if not plan.unanchored:
         return value
-    opened = F.when(F.col("s.unanchored"), F.coalesce("s.offset", F.lit(-1)))
+    opened = F.when(F.col("s.unanchored") & ~_is_truncated(plan), F.coalesce("s.offset", F.lit(-1)))
     offset = F.when(gone, opened).otherwise(F.col("s.opened")[F.lit(name)])
     return _beside(name, value, offset)
 
 
 def _is_left_to_deleted(plan: Scd1, name: str) -> Column:
-    """BOOLEAN: whether the value of a column is one that a soft delete leaves to the deleted row.
+    """BOOLEAN: whether a column's value is one that a soft delete or truncate leaves to the deleted row.
 
     It is none of a row that came back. What the row had under a former key may be newer than the delete.
     """
     if plan.soft is None:
         return F.lit(False)
-    return (F.col("s.op") == Op.DELETE) & (_mine(name, F.col("s.seq")) <= own(F.col("s.seq")))
+    deleted = (F.col("s.op") == Op.DELETE) | _is_truncated(plan)
+    return deleted & (_mine(name, F.col("s.seq")) <= own(_end(plan)))
+
+
+def _is_truncated(plan: Scd1) -> Column:
+    """BOOLEAN: whether the newest truncate of the batch comes after the state."""
+    return F.lit(False) if plan.floor is None else F.col("s.seq") <= F.lit(plan.floor)
+
+
+def _end(plan: Scd1) -> Column:
+    """The sequence of the delete or truncate that ends the row of a state."""
+    seq = F.col("s.seq")
+    return seq if plan.floor is None else F.greatest(seq, F.lit(plan.floor))
 
 
 def _is_read_before(plan: Scd1) -> Column:

@@ -50,10 +50,10 @@ def forgetting(state: State, table: Table) -> State:
     event, floor = state.event, table.floor_of_batch
     if event is None or not table.soft:
         return state
-    if state.is_delete:
-        nothing = Said(None, own(state.seq), opened=event.origin if state.unanchored else None)
-    elif floor is not None and floor.removes(event.place):
+    if floor is not None and floor.removes(event.place):  # of a delete, too: the truncate ends what is later
         nothing = Said(None, own(floor.seq))
+    elif state.is_delete:
+        nothing = Said(None, own(state.seq), opened=event.origin if state.unanchored else None)
     else:
         return state
     return state._replace(said=dict.fromkeys(state.said, nothing))
