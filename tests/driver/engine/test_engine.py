@@ -76,7 +76,7 @@ def several(seed: int) -> Batches:
     return parts(interleaved(records, rnd.randrange(1000)), 7)
 
 
-@pytest.mark.parametrize("seed", [10, 20])
+@pytest.mark.parametrize("seed", [10, pytest.param(20, marks=pytest.mark.thorough)])
 def test_tables_of_each_kind_beside_each_other(columns: SparkSession, tmp_path: Path, seed: int) -> None:
     mirroring = Mirroring(tmp_path).deliver(several(seed))
     mirroring.run(columns)
@@ -113,7 +113,9 @@ def left_by(spark: SparkSession, mirroring: Mirroring) -> dict[str, Any]:
 POINTS: tuple[faults.Point, ...] = get_args(faults.Point)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [*POINTS[:2], *(pytest.param(each, marks=pytest.mark.thorough) for each in POINTS[2:])]
+)
 def test_a_crash_at_any_point_changes_nothing(
     columns: SparkSession, tmp_path: Path, point: faults.Point
 ) -> None:
