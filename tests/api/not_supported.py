@@ -63,6 +63,7 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
     ({"spark": {"executors": {"max": 0, "memory": "8g"}}}, "spec.spark.executors.memory", "spark.driver"),
     ({"defaults": {"mode": "append"}, "tombstones": {"retention": "1d"}}, "spec.tombstones", EFFECT),
     (*conf("spark.lakemirror.writer", "junk"), "spark.lakemirror.writer: merge"),
+    (*conf("spark.lakemirror.engine", "junk"), "spark.lakemirror.engine: columns"),
     (*conf("spark.lakemirror.reader", "merge"), EFFECT),
     (*conf("spark.delta.logStore.class", SINGLE), "leave it out"),
     (*conf("spark.delta.logStore.s3a.impl", SINGLE), "ConditionalPutLogStore"),

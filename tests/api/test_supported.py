@@ -74,6 +74,7 @@ def test_no_remedy_is_one_that_is_refused_as_well() -> None:
         {"checkpoint": "viewfs://lake/x", "source": {"kafka": None, "files": {"path": "ftp://host/x"}}},
         {"unlisted": "ignore", "tables": [{"source": "a"}]},
         {"spark": {"executors": {"max": 0}, "conf": {"spark.lakemirror.writer": "merge"}}},
+        {"spark": {"conf": {"spark.lakemirror.engine": "columns"}}},
         {
             "defaults": {"mode": "append"},
             "tombstones": {"retention": "1d"},

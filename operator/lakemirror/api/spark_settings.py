@@ -38,8 +38,13 @@ OURS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What the driver sets whatever its image says."""
 
-WRITER: Final = ("spark.lakemirror.writer", "merge")
-"""The only setting of Lakemirror among those of Spark: every table is written with MERGE."""
+LAKEMIRRORS: Final = MappingProxyType(
+    {"spark.lakemirror.writer": "merge", "spark.lakemirror.engine": "columns"}
+)
+"""The settings of Lakemirror among those of Spark, each with its only value.
+
+Every table is written with MERGE; plain changes are applied in columns.
+"""
 
 _GOVERNED: Final = ("spark.sql.", "spark.databricks.delta.")
 _WHOLE: Final = frozenset(
@@ -120,11 +125,9 @@ def changes_results(name: str) -> bool:
 def refused(conf: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the settings that may change what a mirror contains, by name, each with what to do."""
     for name, value in conf.items():
-        if name.startswith("spark.lakemirror.") and (name, value) != WRITER:
-            yield (
-                name,
-                f"has no effect: of these settings there is only {WRITER[0]}: {WRITER[1]}. Leave it out",
-            )
+        if name.startswith("spark.lakemirror.") and LAKEMIRRORS.get(name) != value:
+            known = " and ".join(f"{each}: {only}" for each, only in LAKEMIRRORS.items())
+            yield name, f"has no effect: of these settings there are only {known}. Leave it out"
         if not changes_results(name):
             continue
         ours = OURS.get(name)
