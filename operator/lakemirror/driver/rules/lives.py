@@ -101,18 +101,28 @@ def is_constant(field: Field, connector: str | None) -> bool:
     leaves null in the rows that are there if the column is nullable. ``connector`` wrote the schema; if it is
     unknown (None), any may have.
     """
-    if field.default is None or field.items is not None or field.fields:
+    if field.items is not None or field.fields:
         return False
-    if connector == "sqlserver" and field.optional:
-        return False
-    return not _is_placeholder(field, connector)
+    return is_constant_default(field.default, field.semantic, connector, optional=field.optional)
 
 
-def _is_placeholder(field: Field, connector: str | None) -> bool:
-    name, default = field.semantic, field.default
+def is_constant_default(
+    default: Value, semantic: str | None, connector: str | None, *, optional: bool
+) -> bool:
+    """Return the same for the default of a column that is no list, map or struct.
+
+    ``semantic`` is the name that gives its type a meaning; without a ``default``, there is none.
+    """
+    if default is None or (connector == "sqlserver" and optional):
+        return False
+    return not _is_placeholder(default, semantic, connector)
+
+
+def _is_placeholder(default: Value, semantic: str | None, connector: str | None) -> bool:
     if connector in (None, "postgresql"):
-        return (name == _UUID and default == _NO_UUID) or (name in (*_DAYS, *_MOMENTS) and _is_zero(default))
-    return connector in ("mysql", "mariadb") and name in _MOMENTS and _is_zero(default)
+        is_time = semantic in (*_DAYS, *_MOMENTS) and _is_zero(default)
+        return is_time or (semantic == _UUID and default == _NO_UUID)
+    return connector in ("mysql", "mariadb") and semantic in _MOMENTS and _is_zero(default)
 
 
 def _is_zero(default: Value) -> bool:

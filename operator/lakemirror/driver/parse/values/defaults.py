@@ -14,26 +14,8 @@ SQL Server leaves null in the rows that are there if the new column is nullable,
 
 from __future__ import annotations
 
-from typing import Final
-
 from lakemirror.driver.parse.values.connect import Field
-
-_DAYS: Final = (
-    "io.debezium.time.Date",
-    "io.debezium.time.IsoDate",
-    "org.apache.kafka.connect.data.Date",
-)
-_MOMENTS: Final = (
-    "io.debezium.time.Timestamp",
-    "io.debezium.time.MicroTimestamp",
-    "io.debezium.time.NanoTimestamp",
-    "io.debezium.time.IsoTimestamp",
-    "io.debezium.time.ZonedTimestamp",
-    "org.apache.kafka.connect.data.Timestamp",
-)
-_UUID: Final = "io.debezium.data.Uuid"
-_NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
-_BINLOGS: Final = ("mysql", "mariadb")
+from lakemirror.driver.rules.lives import is_constant_default
 
 
 def is_constant(field: Field, connector: str | None) -> bool:
@@ -41,24 +23,6 @@ def is_constant(field: Field, connector: str | None) -> bool:
 
     ``connector`` wrote the schema. If it is unknown (None), any connector may have.
     """
-    if field.default is None or field.items is not None or field.fields:
+    if field.items is not None or field.fields:
         return False
-    if connector == "sqlserver" and field.optional:
-        return False
-    return not _is_placeholder(field, connector)
-
-
-def _is_placeholder(field: Field, connector: str | None) -> bool:
-    """Return whether the default stands for a moment or a UUID that the source determines row by row."""
-    name, default = field.semantic_name, field.default
-    if connector in (None, "postgresql"):
-        return (name == _UUID and default == _NO_UUID) or (name in (*_DAYS, *_MOMENTS) and _is_zero(default))
-    return connector in _BINLOGS and name in _MOMENTS and _is_zero(default)
-
-
-def _is_zero(default: object) -> bool:
-    """Return whether a date or time is the beginning of 1970."""
-    if isinstance(default, str):
-        day, _, time = default.rstrip("Z").partition("T")
-        return day == "1970-01-01" and not time.strip("0:.")
-    return default == 0
+    return is_constant_default(field.default, field.semantic_name, connector, optional=field.optional)
