@@ -214,10 +214,7 @@ class BatchApplier:
             if read.others or not read.topics:
                 given, read = self._given(raw, batch, read, parsed)
             with noted(self._session, batch):
-                if given is not None:
-                    decisions = self._decide(given)
-                    self._refuse_bad(given.seen, decisions)
-                    self._keep_aside(given, decisions, rest=given.seen.bad + given.seen.held)
+                decisions = [] if given is None else self._decided(given)
                 results, overtaken = self._write_read(read, batch)
                 if given is not None:
                     parts.append(_Part(given, decisions, self._write(decisions, given)))
@@ -272,11 +269,19 @@ class BatchApplier:
         events, seen = self._parse(mine)
         parsed.append(events)
         given = self._profile(mine, batch, events, seen)
-        decisions = self._decide(given)
         listed = ", ".join(sorted(map(str, names)))
-        self._refuse_bad(given.seen, decisions, f"nothing of {listed} was written")
-        self._keep_aside(given, decisions, rest=given.seen.bad + given.seen.held)
+        decisions = self._decided(given, f"nothing of {listed} was written")
         return _Part(given, decisions, self._write(decisions, given, again=True))
+
+    def _decided(self, given: _Profiled, done: str = "nothing was written") -> list[Decision]:
+        """Decide what to do with each table, and store what cannot be applied. Raises BadRecordRefused.
+
+        ``done`` says what was written before.
+        """
+        decisions = self._decide(given)
+        self._refuse_bad(given.seen, decisions, done)
+        self._keep_aside(given, decisions, rest=given.seen.bad + given.seen.held)
+        return decisions
 
     # -- parse and profile ------------------------------------------------------------------------
 
@@ -624,8 +629,7 @@ class BatchApplier:
         if self._engine is None:
             return
         for part in parts:
-            named = self._tables.mirrored_as
-            self._engine.learn(part.decisions, named, self._schemas)
+            self._engine.learn(part.decisions, self._tables.mirrored_as, self._schemas)
 
     def _placed(
         self, written: Iterable[TableResult], seen: Mapping[str, TableOverview], memory: Memory

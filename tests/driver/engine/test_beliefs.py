@@ -63,10 +63,10 @@ def test_a_table_may_have_had_no_tombstones(tmp_path: Path) -> None:
 
 def test_rows_that_updates_insert_are_counted_in_each_bucket_by_itself() -> None:
     """The creates of one bucket say nothing of the updates of another."""
-    created = Done(0, TableChange(1, inserted=10), counted=Counted({Outcome.APPLIED: 10}))
+    created = Done(TableChange(1, inserted=10), counted=Counted({Outcome.APPLIED: 10}))
     changed = {Outcome.APPLIED: 2}
-    beside = Done(1, TableChange(1, inserted=1, updated=1), counted=Counted(changed, keys=2, unborn=1))
-    absent = Done(2, TableChange(1, inserted=2), counted=Counted(changed, keys=2, unborn=1))
+    beside = Done(TableChange(1, inserted=1, updated=1), counted=Counted(changed, keys=2, unborn=1))
+    absent = Done(TableChange(1, inserted=2), counted=Counted(changed, keys=2, unborn=1))
     assert list(map(_absent, (created, beside, absent))) == [0, 0, 1]
 
 

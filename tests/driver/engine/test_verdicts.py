@@ -67,7 +67,7 @@ def candidate(points: Sequence[Point], **more: Any) -> Candidate:
     )
     seen = Seen(len(points), {STREAM: summary(points)}, {}, None, ends, {STREAM: (listed,)})
     report = Report(STREAM.topic, 0, len(points), seen=seen)
-    done = [Done(0, counted=Counted({Outcome.APPLIED: len(points)}))]
+    done = [Done(counted=Counted({Outcome.APPLIED: len(points)}))]
     given: dict[str, Any] = {"table": BELIEVED, "report": report, "done": done}
     return Candidate(**{**given, **more})
 
@@ -90,7 +90,7 @@ def test_what_grows_is_plain_and_remembered() -> None:
 def test_what_is_not_as_believed_is_left_for_spark() -> None:
     odd = PLAIN._replace(report=replace(PLAIN.report, odd="demo.public.t/0/6 (of another schema)"))
     assert left(odd) == "the record demo.public.t/0/6 (of another schema) is not plain"
-    assert left(PLAIN._replace(done=[Done(0, error="OSError: full")])) == "a task failed: OSError: full"
+    assert left(PLAIN._replace(done=[Done(error="OSError: full")])) == "a task failed: OSError: full"
     assert left(PLAIN._replace(done=())) == "not each change has exactly one outcome"
     assert left(PLAIN, {}) == "it has changes of a new stream"
     elsewhere = replace(BELIEVED, logs=frozenset(["other"]))

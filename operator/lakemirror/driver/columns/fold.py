@@ -22,7 +22,7 @@ from lakemirror.driver.codes import Op
 from lakemirror.driver.columns import stored as in_columns
 from lakemirror.driver.columns.alike import are_alike
 from lakemirror.driver.columns.changes import Kinds, as_events, key_of
-from lakemirror.driver.columns.key_codes import Codes, key_codes
+from lakemirror.driver.columns.key_codes import Codes, ends_of_runs, key_codes
 from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices, Mask, mask_of
 from lakemirror.driver.columns.sequences import Sequences, follow, values_of
@@ -264,7 +264,7 @@ def _fold_plain(known: _Known, mirrored: Mirrored, odd: Mask) -> Folded:
     if odd.any():
         mine = mine[~odd[known.codes[mine]]]
     outcomes = np.full(changes.num_rows, _SUPERSEDED, np.int8)
-    is_last = _changes_after(known.codes[mine])
+    is_last = ends_of_runs(known.codes[mine])
     again = _sent_again(known, mirrored, mine)
     outcomes[mine[again]] = _DUPLICATE
     newest = mine[is_last]
@@ -283,13 +283,6 @@ def _fold_plain(known: _Known, mirrored: Mirrored, odd: Mask) -> Folded:
         images=(),
         of_odd=[Outcome.SUPERSEDED] * len(bucket.odd),
     )
-
-
-def _changes_after(codes: Codes) -> Mask:
-    """Return where the next code is another one."""
-    found = np.ones(len(codes), np.bool_)
-    found[:-1] = codes[1:] != codes[:-1]
-    return found
 
 
 def _sent_again(known: _Known, mirrored: Mirrored, order: Indices) -> Mask:

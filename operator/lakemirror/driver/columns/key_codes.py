@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemirror.driver.columns.masks import Mask
+
 Codes = npt.NDArray[np.int64]
 
 
@@ -29,6 +31,13 @@ def key_codes(parts: Sequence[Sequence[pa.Array]]) -> tuple[list[Codes], int]:
     assert codes is not None
     ends = np.cumsum([len(each[0]) for each in parts])
     return [each.astype(np.int64) for each in np.split(codes, ends[:-1])], size
+
+
+def ends_of_runs(codes: Codes) -> Mask:
+    """Return where the next code is another one, or there is none."""
+    found = np.ones(len(codes), np.bool_)
+    found[:-1] = codes[1:] != codes[:-1]
+    return found
 
 
 def _codes(column: pa.Array) -> tuple[Codes, int]:

@@ -49,7 +49,7 @@ class Sequences:
 
     def octets(self, number: int) -> bytes:
         """Return a sequence with all of its bytes."""
-        return bytes(self.values[number]).ljust(WIDTH, b"\0")
+        return whole(self.values[number])
 
     def origins_of(self, numbers: Indices) -> Any:
         """Return where changes were read, as numbers that are equal where the places are."""
@@ -96,6 +96,11 @@ class Sequences:
         keys = [self.offsets, self.partitions, self._topic_codes, *(words[:, i] for i in (3, 2, 1, 0)), codes]
         varying = [each for each in keys if len(each) and each.min() != each.max()]
         return np.lexsort(varying) if varying else np.arange(len(codes))
+
+
+def whole(value: np.bytes_ | bytes) -> bytes:
+    """Return a sequence with the zeros at its end, which numpy leaves out."""
+    return bytes(value).ljust(WIDTH, b"\0")
 
 
 def follow(mine: Sequences, theirs: Sequences) -> Mask:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -22,7 +24,7 @@ import pyarrow.compute as pc
 
 from lakemirror.driver.columns import odd as odd_records
 from lakemirror.driver.columns.decode import Decoder
-from lakemirror.driver.columns.facts import Facts
+from lakemirror.driver.columns.key_codes import without_signs
 from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices
 from lakemirror.driver.engine.believed import CONNECTORS, Believed
@@ -95,9 +97,14 @@ class Dividing:
     buckets: Sequence[int]
     tasks: int
 
+    @cached_property
+    def _firsts(self) -> list[int]:
+        """The number of the first bucket of each table."""
+        return [0, *accumulate(self.buckets)]
+
     def target(self, number: int, bucket: int) -> int:
         """Return the task of a bucket."""
-        return (sum(self.buckets[:number]) + bucket) % self.tasks
+        return (self._firsts[number] + bucket) % self.tasks
 
 
 def divided(
@@ -298,12 +305,8 @@ def _decoder(table: Believed, values: pa.Array) -> Decoder | None:
     if key not in _DECODERS:
         if len(_DECODERS) >= _MOST_DECODERS:
             _DECODERS.clear()
-        _DECODERS[key] = Decoder(_with_connector(table.facts, connector))
+        _DECODERS[key] = Decoder(replace(table.facts, connector=connector))
     return _DECODERS[key]
-
-
-def _with_connector(facts: Facts, connector: str | None) -> Facts:
-    return replace(facts, connector=connector)
 
 
 def _buckets(changes: pa.RecordBatch, table: Believed, number: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -330,7 +333,8 @@ def _buckets_of(events: Sequence[Event], table: Believed, number: int) -> Iterat
 def _hashes(key: Sequence[pa.Array]) -> Indices:
     """Return a number for each key: keys that are equal have the same one."""
     found = np.zeros(len(key[0]), np.uint64)
-    for column in key:
+    for each in key:
+        column = without_signs(each)
         if pa.types.is_integer(column.type):
             mine = column.fill_null(0).to_numpy().astype(np.int64).view(np.uint64)
         else:
@@ -341,8 +345,6 @@ def _hashes(key: Sequence[pa.Array]) -> Indices:
 
 
 def _hashes_of_texts(column: pa.Array) -> Any:
-    if pa.types.is_floating(column.type):
-        column = pc.add(column, pa.scalar(0.0, column.type))  # 0.0 and -0.0 are one key
     encoded = column.dictionary_encode()
     values = encoded.dictionary
     octets = values if pa.types.is_binary(values.type) else values.cast(pa.string())

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lakemirror.driver.codes import Op
 from lakemirror.driver.columns.changes import METADATA, none
 from lakemirror.driver.columns.fold import OUTCOMES, Bucket, fold, keys_of
-from lakemirror.driver.columns.key_codes import key_codes
+from lakemirror.driver.columns.key_codes import ends_of_runs, key_codes
 from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices, mask_of
 from lakemirror.driver.columns.sequences import Sequences
@@ -83,7 +83,6 @@ class Done:
     change.
     """
 
-    bucket: int
     change: TableChange | None = None
     tombstones: pa.RecordBatch | None = None
     counted: Counted = field(default_factory=lambda: Counted({}))
@@ -108,7 +107,7 @@ def folded(
     for number, bucket in sorted(found):
         contents = found.pop((number, bucket))
         whole = buckets[number] == 1
-        done = _done(bucket, contents, tables[number], places[number], whole=whole)
+        done = _done(contents, tables[number], places[number], whole=whole)
         yield _row(OUTCOME, number, pickle.dumps(done))
 
 
@@ -116,21 +115,19 @@ def _row(what: str, number: int, content: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"what": what, "number": number, "content": content}], _SCHEMA)
 
 
-def _done(
-    bucket: int, contents: Sequence[tuple[str, bytes]], table: Believed, place: Place, *, whole: bool
-) -> Done:
+def _done(contents: Sequence[tuple[str, bytes]], table: Believed, place: Place, *, whole: bool) -> Done:
+    """Return the outcome of a bucket, which may be that it failed."""
     try:
         mine = [block for what, each in contents if what == CHANGES for block in unpacked(each)]
         changes = pa.concat_batches(mine) if mine else none(table.kinds)
         events = [event for what, each in contents if what == ODD for event in pickle.loads(each)]
-        return _of_bucket(bucket, changes, events, table, place, whole=whole)
+        return _of_bucket(changes, events, table, place, whole=whole)
     except Exception as error:  # whatever it is, Spark takes the table
         log.warning("table %s: %s", table.name, error, exc_info=True)
-        return Done(bucket, error=f"{type(error).__name__}: {error}")
+        return Done(error=f"{type(error).__name__}: {error}")
 
 
 def _of_bucket(
-    bucket: int,
     changes: pa.RecordBatch,
     events: Sequence[Event],
     table: Believed,
@@ -148,7 +145,7 @@ def _of_bucket(
     records = [outcome for outcome, event in zip(result.of_odd, events, strict=True) if not event.is_half]
     outcomes = [OUTCOMES[each] for each in result.outcomes] + records
     counted = _counted(stood, outcomes, stored, ends, table, place, change.inserted)
-    return Done(bucket, change, result.tombstones, counted, now)
+    return Done(change, result.tombstones, counted, now)
 
 
 def _stood(changes: pa.RecordBatch, events: Sequence[Event], table: Believed) -> pa.RecordBatch:
@@ -209,9 +206,7 @@ def _of_keys(
     key = table.mirrored.key
     (codes,), _ = key_codes([[changes.column(name) for name in key]])
     order = Sequences.of(changes).order(codes)
-    sorted_codes = codes[order]
-    last = np.ones(len(order), np.bool_)
-    last[:-1] = sorted_codes[1:] != sorted_codes[:-1]
+    last = ends_of_runs(codes[order])
     first = np.ones(len(order), np.bool_)
     first[1:] = last[:-1]
     is_delete = mask_of(pc.equal(ops, str(Op.DELETE)))

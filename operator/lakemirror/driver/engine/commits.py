@@ -74,9 +74,6 @@ class DeltaTable:
             self._state = log_state.read(self.log)
         return self._state
 
-    def forget(self) -> None:
-        self._state = None
-
     def commit(self, change: Change, author: Author, now: int, begun: int | None = None) -> int:
         """Commit a change to the state that is known, and return the version.
 

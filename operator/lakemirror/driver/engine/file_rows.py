@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyroaring import BitMap64
 
 from lakemirror.driver.columns.masks import Indices
 from lakemirror.driver.engine.mirror_files import path_of
@@ -100,6 +101,19 @@ class FileRows:
             for part in parts:
                 yield at, _fitted(part, chosen, schema)
                 at += part.num_rows
+
+    def shown(self, names: Sequence[str], hidden: BitMap64) -> Iterator[pa.RecordBatch]:
+        """Yield columns of the rows that are not hidden."""
+        gone = np.array(hidden.to_array(), np.int64)
+        for group in range(self.footer.num_row_groups):
+            for at, block in self.read(names, group):
+                first, end = np.searchsorted(gone, [at, at + block.num_rows])
+                if first == end:
+                    yield block
+                    continue
+                shown = np.ones(block.num_rows, np.bool_)
+                shown[gone[first:end] - at] = False
+                yield block.filter(pa.array(shown))
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:

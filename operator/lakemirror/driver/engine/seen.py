@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from lakemirror.driver.codes import OWN_TOPICS, Op
 from lakemirror.driver.columns.masks import Indices, Mask, mask_of
 from lakemirror.driver.columns.places import Streams
-from lakemirror.driver.columns.sequences import Sequences
+from lakemirror.driver.columns.sequences import Sequences, whole
 from lakemirror.driver.consistent.reach import Part
 from lakemirror.driver.profile.positions import At, Stream
+from lakemirror.driver.rules.positions import WIDTH
 from lakemirror.driver.rules.restarts import Point, Span, Summary, merge, summary
 from lakemirror.driver.times import AHEAD
 
@@ -75,7 +76,7 @@ class Points(NamedTuple):
     def listed(self, table: str) -> Iterator[Point]:
         """Yield the changes one by one, as those of a table."""
         times = (None if each < 0 else each for each in self.times.tolist())
-        seqs = map(_whole, self.seqs.tolist())
+        seqs = map(whole, self.seqs.tolist())
         of_all = zip(self.offsets.tolist(), self.ops, seqs, times, self.servers, strict=True)
         return (Point(table, *each) for each in of_all)
 
@@ -159,7 +160,7 @@ def seen_alone(place: Place, point: Point, at: int | None, recorded: int, *, clo
         stream: (
             Points(
                 np.array([point.offset]),
-                np.array([point.seq], "S26"),
+                np.array([point.seq], f"S{WIDTH}"),
                 [point.op],
                 np.array([-1 if point.time is None else point.time]),
                 [point.server],
@@ -211,7 +212,7 @@ class _Block:
         offsets = self.sequences.offsets[numbers]
         values, reads = self.sequences.values[numbers], self._reads(numbers)
         low, _ = _required(values)
-        time, digits = self._latest(numbers), _hex(low)
+        time, digits = self._latest(numbers), low.hex()
         of_reads = _ends(values[reads])
         span = _span(values[~reads], offsets[~reads])
         return Summary(
@@ -221,7 +222,7 @@ class _Block:
             time=time,
             servers=frozenset(self.streams.servers.take(pa.array(numbers)).drop_null().unique().to_pylist()),
             tables={self.table: (digits, time)},
-            reads={} if of_reads is None else {self.table: (_hex(of_reads[0]), _hex(of_reads[1]))},
+            reads={} if of_reads is None else {self.table: (of_reads[0].hex(), of_reads[1].hex())},
             spans={} if span is None else {self.table: (span,)},
         )
 
@@ -253,36 +254,27 @@ def _span(values: npt.NDArray[np.bytes_], offsets: Indices) -> Span | None:
     if ends is None:
         return None
     grows = bool((values[1:] >= values[:-1]).all())
-    return Span(int(offsets[0]), int(offsets[-1]), _hex(ends[0]), _hex(ends[1]), grows)
+    return Span(int(offsets[0]), int(offsets[-1]), ends[0].hex(), ends[1].hex(), grows)
 
 
 def _top(values: npt.NDArray[np.bytes_], offsets: Indices) -> At:
     _, top = _required(values)
-    return At(_hex(top), int(offsets[values == np.bytes_(top)].max()))
+    return At(top.hex(), int(offsets[values == np.bytes_(top)].max()))
 
 
 def _ends(values: npt.NDArray[np.bytes_]) -> Ends | None:
     if not len(values):
         return None
     if (values[1:] >= values[:-1]).all():
-        return _whole(values[0]), _whole(values[-1])
+        return whole(values[0]), whole(values[-1])
     ordered = np.sort(values)
-    return _whole(ordered[0]), _whole(ordered[-1])
+    return whole(ordered[0]), whole(ordered[-1])
 
 
 def _required(values: npt.NDArray[np.bytes_]) -> Ends:
     found = _ends(values)
     assert found is not None
     return found
-
-
-def _whole(value: np.bytes_ | bytes) -> bytes:
-    """Return a sequence with the zeros at its end, which numpy leaves out."""
-    return bytes(value).ljust(26, b"\0")
-
-
-def _hex(value: bytes) -> str:
-    return value.hex()
 
 
 def _digits(ends: Ends | None) -> tuple[str, str] | None:

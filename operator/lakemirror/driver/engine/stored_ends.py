@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemirror.driver.columns.changes import MOMENT, key_of
+from lakemirror.driver.columns.changes import MOMENT
+from lakemirror.driver.columns.key_codes import ends_of_runs
 from lakemirror.driver.columns.kinds import to_arrow, to_values
 from lakemirror.driver.columns.masks import mask_of
 from lakemirror.driver.columns.sequences import Sequences
@@ -57,7 +58,7 @@ def stored_ends(
     store: Files, ends: Ends, changes: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
 ) -> pa.RecordBatch:
     """Return the newest tombstone of each key of some changes (`columns.stored`)."""
-    keys = _keys(changes, kinds, key)
+    keys = dict(_keys_by_text(changes, kinds, key))
     texts = pa.array(list(keys), pa.string())
     parts = []
     layout = ends.layout
@@ -78,24 +79,19 @@ ORIGIN_NAMES: Final = ("topic", "partition", "offset")
 def _rows_of(store: Files, add: Add, layout: Layout) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file that are not hidden."""
     file = FileRows(store, add, layout)
-    hidden = None if add.vector is None else vectors.read(add.vector, store.read)
-    for group in range(file.footer.num_row_groups):
-        for at, block in file.read(("kind", "key", "seq", "event_time", *ORIGIN_NAMES), group):
-            if hidden is None:
-                yield block
-                continue
-            shown = [at + i not in hidden for i in range(block.num_rows)]
-            yield block.filter(pa.array(shown, pa.bool_()))
+    with file.kept_open():
+        names = ("kind", "key", "seq", "event_time", *ORIGIN_NAMES)
+        yield from file.shown(names, vectors.hidden_by(add.vector, store.read))
 
 
-def _keys(
-    changes: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
-) -> dict[str, tuple[object, ...]]:
-    """Return the keys of changes by their text."""
-    columns = [to_values(changes.column(name), kinds[name]) for name in key]
+def _keys_by_text(
+    found: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
+) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """Yield the text of the key of each change or tombstone, and the key."""
+    columns = [to_values(found.column(name), kinds[name]) for name in key]
     mine = {name: kinds[name] for name in key}
-    found = {key_of(each): each for each in zip(*columns, strict=True)}.values()
-    return {encode(dict(zip(key, each, strict=True)), mine): each for each in found}
+    for each in zip(*columns, strict=True):
+        yield encode(dict(zip(key, each, strict=True)), mine), each
 
 
 def _newest(
@@ -104,14 +100,12 @@ def _newest(
     kinds: Mapping[str, Kind],
     key: Sequence[str],
 ) -> pa.RecordBatch:
-    codes = rows.column("key").dictionary_encode()
+    numbers = rows.column("key").dictionary_encode().indices.to_numpy().astype(np.int64)
     origins = pa.StructArray.from_arrays([rows.column(each) for each in ORIGIN_NAMES], fields=list(ORIGIN))
     stood = pa.RecordBatch.from_arrays([rows.column("seq"), origins], names=["__seq", "__origin"])
-    order = Sequences.of_stored(stood).order(codes.indices.to_numpy().astype(np.int64))
-    ordered = codes.indices.to_numpy()[order]
-    last = np.ones(len(order), np.bool_)
-    last[:-1] = ordered[1:] != ordered[:-1]
-    chosen = pa.array(order[last])
+    order = Sequences.of_stored(stood).order(numbers)
+    ordered = numbers[order]
+    chosen = pa.array(order[ends_of_runs(ordered)])
     named = [keys[each] for each in rows.column("key").take(chosen).to_pylist()]
     columns = [to_arrow([each[i] for each in named], kinds[name]) for i, name in enumerate(key)]
     columns += [each.take(chosen) for each in (rows.column("seq"), rows.column("event_time"), origins)]
@@ -123,9 +117,7 @@ def as_rows(
 ) -> pa.RecordBatch:
     """Return tombstones as rows of their table, recorded ``now`` (microseconds since 1970) by a batch."""
     number = found.num_rows
-    columns = [to_values(found.column(name), kinds[name]) for name in key]
-    mine = {name: kinds[name] for name in key}
-    texts = [encode(dict(zip(key, each, strict=True)), mine) for each in zip(*columns, strict=True)]
+    texts = [text for text, _ in _keys_by_text(found, kinds, key)]
     given = {
         "kind": pa.array([DELETED] * number, pa.string()),
         "key": pa.array(texts, pa.string()),

@@ -190,8 +190,7 @@ class _Hidden:
     def of(self, add: Add) -> BitMap64:
         with self._lock:
             if add.path not in self.found:
-                found = BitMap64() if add.vector is None else vectors.read(add.vector, self._content)
-                self.found[add.path] = found
+                self.found[add.path] = vectors.hidden_by(add.vector, self._content)
             return self.found[add.path]
 
     def _content(self, path: str) -> bytes:

@@ -255,26 +255,12 @@ def _blocks(
     for add in anew:
         gone = hidden.get(add.path)
         if gone is None:
-            gone = BitMap64() if add.vector is None else vectors.read(add.vector, store.read)
+            gone = vectors.hidden_by(add.vector, store.read)
         if len(gone) == add.rows:
             continue
         file = FileRows(store, add, mirror.layout)
         with file.kept_open():
-            yield from _left(file, gone, schema.names)
-
-
-def _left(file: FileRows, hidden: BitMap64, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Return the rows of a file that are not hidden."""
-    gone = np.array(hidden.to_array(), np.int64)
-    for group in range(file.footer.num_row_groups):
-        for at, block in file.read(names, group):
-            first, end = np.searchsorted(gone, [at, at + block.num_rows])
-            if first == end:
-                yield block
-                continue
-            shown = np.ones(block.num_rows, np.bool_)
-            shown[gone[first:end] - at] = False
-            yield block.filter(pa.array(shown))
+            yield from file.shown(schema.names, gone)
 
 
 def _tables(blocks: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

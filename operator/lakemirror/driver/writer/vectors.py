@@ -117,6 +117,11 @@ def inline(rows: BitMap64) -> Descriptor:
     return Descriptor(INLINE, _to_z85(data + b"\0" * (-len(data) % 4)), len(data), len(rows))
 
 
+def hidden_by(descriptor: Descriptor | None, read_file: Callable[[str], bytes]) -> BitMap64:
+    """Return the indexes of a file's hidden rows: none without a vector. Raises as `read` does."""
+    return BitMap64() if descriptor is None else read(descriptor, read_file)
+
+
 def read(descriptor: Descriptor, read_file: Callable[[str], bytes]) -> BitMap64:
     """Return the indexes of hidden rows. ``read_file`` returns the content of a `Descriptor.file`.
 
