@@ -34,7 +34,7 @@ from lakemirror.driver.rules.rows import Column
 from lakemirror.driver.rules.schemas import field_of
 from lakemirror.driver.rules.types import kind_of
 from lakemirror.driver.rules.values import Event
-from tests.support.columnar import block_of, read
+from tests.support.columnar import block_of, decoded, read
 from tests.support.wires import CONNECT, DATA, FIELDS, TIME, UNTYPED
 from tests.support.wires import field as schema_of
 
@@ -270,3 +270,11 @@ def test_what_is_skipped_is_utf_8() -> None:
     assert made.value is not None
     value = made.value.replace(b'"before":null', b'"before":{"a":"\xff"}')
     assert agree([made._replace(value=value), made], facts_of(Column("v", STRING))) == [False, True]
+
+
+@pytest.mark.parametrize("name", ['a "b"', "a\\b", "a\tb"])
+def test_a_table_with_a_name_that_json_escapes_is_for_the_rules(name: str) -> None:
+    facts = facts_of(Column(name, INT))
+    assert not facts.are_plain
+    given = record("1")
+    assert decoded([given], facts).odd.tolist() == [0]

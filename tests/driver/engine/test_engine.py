@@ -15,10 +15,11 @@ from pyspark.sql import functions as F
 from lakemirror.driver import faults
 from lakemirror.driver.engine import engine, job
 from lakemirror.driver.engine.engine import SETTING
-from tests.support.agreement import by_rules, differences
+from tests.support.agreement import by_rules, differences, targets_of
 from tests.support.delivery import Batches, cut, interleaved, parts, restarted
 from tests.support.histories import History, Shape, Step, many, play
 from tests.support.mirroring import Mirroring, audited
+from tests.support.records import Column, PostgresPosition, Table, Topic
 
 pytestmark = pytest.mark.long
 
@@ -108,6 +109,53 @@ def left_by(spark: SparkSession, mirroring: Mirroring) -> dict[str, Any]:
     rows, ends = (spark.read.format("delta").load(each) for each in (path, f"{path}/_tombstones"))
     newest = ends.groupBy("key").agg(F.max("seq"))
     return {"rows": sorted(map(str, rows.collect())), "tombstones": dict(map(tuple, newest.collect()))}
+
+
+ODD_COLUMNS = (
+    Column("Ort, (Straße) = nr.", "string"),
+    Column("a b", "int64", optional=True),
+    Column("größe", "double", optional=True),
+)
+ODD_KEY = ODD_COLUMNS[0].name
+
+
+@pytest.mark.parametrize("schemas", [False, True])
+def test_names_and_keys_that_need_care(columns: SparkSession, tmp_path: Path, schemas: bool) -> None:
+    """Columns that Parquet has under other names, keys of text, several tasks, and rows that are hidden."""
+    table = Table("demo", "public", "Tab elle", ODD_COLUMNS, (ODD_KEY,), "demo", full=True, schemas=schemas)
+    topic, rnd, rows = Topic(table.topic, 1), random.Random(3), dict[str, dict[str, Any]]()
+    keys = ["", "a", "A", "ż", "\U0001f600", 'q"uote', "back\\slash", "%20", "x" * 300, "\uffff"]
+    records: list[Any] = []
+    for number in range(1, 90):
+        at = PostgresPosition(1000 + number, 999 + number, number, 10**15 + number)
+        key = rnd.choice(keys)
+        row = {
+            ODD_KEY: key,
+            "a b": rnd.choice([None, number]),
+            "größe": rnd.choice([None, -0.0, 0.1 * number]),
+        }
+        if key not in rows:
+            messages = [table.create(at, row)]
+        elif rnd.random() < 0.3:
+            messages = [*table.delete(at, rows.pop(key))]
+            row = {}
+        else:
+            messages = [table.update(at, row, rows[key])]
+        if row:
+            rows[key] = row
+        records += topic.append(messages)
+    mirroring = Mirroring(tmp_path).deliver(parts(records[:20], 1))
+    mirroring.run(columns)
+    [path] = targets_of(columns, mirroring).values()
+    columns.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_KEYS_A_BUCKET", 4)
+        mirroring.deliver(parts(records[20:], 6)).run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    by_engine = DeltaTable.forPath(columns, path).history().where("engineInfo = 'Lakemirror'")
+    assert by_engine.count() >= 3
+    found = columns.read.format("delta").load(path).select(F.col(f"`{ODD_KEY}`")).collect()
+    assert sorted(row[0] for row in found) == sorted(rows)
 
 
 POINTS: tuple[faults.Point, ...] = get_args(faults.Point)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from lakemirror.driver.columns.kinds import has_arrow_type
 from lakemirror.driver.rules.envelopes.records import Document, Settings, TableName
 from lakemirror.driver.rules.kinds import Decimals, Plain
 from lakemirror.driver.rules.row_keys import KeyOfTable
 from lakemirror.driver.rules.rows import Column
+
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
+"""Characters that JSON escapes in the names of members, which `msgspec` does not know of."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,8 @@ class Facts:
         """Whether records of the table can be decoded in columns at all.
 
         Not if a type of the mirror has no Arrow type, if the key has arrays or structs, if the records' own
-        keys lack a column of it, or if columns or Lakemirror itself order changes.
+        keys lack a column of it, if columns or Lakemirror itself order changes, or if the name of a column
+        is written with escapes.
         """
         return (
             bool(self.key.names)
@@ -45,4 +51,10 @@ class Facts:
             and all(isinstance(self.columns[name].kind, Plain | Decimals) for name in self.key.names)
             and all(has_arrow_type(each.kind) for each in self.columns.values())
             and self.settings.ordering.by not in ("columns", "given")
+            and not any(map(_ESCAPED.search, self._names))
         )
+
+    @property
+    def _names(self) -> set[str]:
+        """The names of all members of rows."""
+        return {each.source for each in self.columns.values()} | self.left_out
