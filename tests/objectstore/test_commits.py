@@ -85,6 +85,15 @@ def test_a_listing_asks_only_for_the_files_from_a_name_on(s3: SparkSession, buck
     assert len(asked) == 1
     assert names(f"{2_100:020}.") == ["_last_checkpoint"]
     assert len(names(f"{0:020}.")) == 2_102
+    every = java_class(s3, "org.apache.hadoop.fs.Path")(f"{bucket.uri}/t/_delta_log/{0:020}.")
+    asked.clear()
+    with bucket.proxy.fault(Fault("lost", listings)):  # Delta looks for expired files, and finds none
+        assert str(store.listFrom(every, settings).next().getPath().getName()) == f"{0:020}.json"
+    assert 1 <= len(asked) <= 2  # the client asks for the next page meanwhile
+    with bucket.proxy.fault(Fault(503, lambda *of: "list-type=2" in of[1], times=1_000, skip=1)):
+        begun = store.listFrom(every, settings)
+        with pytest.raises(Py4JJavaError, match=r"AWSServiceThrottledException|IOException"):
+            java_class(s3, "scala.jdk.javaapi.CollectionConverters").asScala(begun).toList()
     with pytest.raises(Py4JJavaError, match="FileNotFound"):
         store.listFrom(
             java_class(s3, "org.apache.hadoop.fs.Path")(f"{bucket.uri}/none/_delta_log/0"), settings

@@ -4,7 +4,6 @@ import io.delta.storage.HadoopFileSystemLogStore;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Iterator;
-import java.util.List;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
@@ -44,9 +43,9 @@ public final class ConditionalPutLogStore extends HadoopFileSystemLogStore {
         FileSystem files = path.getFileSystem(settings);
         ListingLogStore.count(path.getParent());
         if (S3A.equals(files.getClass().getName())) {
-            List found = ListingOfS3.from(files, files.makeQualified(path));
-            if (found != null && !found.isEmpty()) {
-                return found.iterator();
+            Iterator found = ListingOfS3.from(files, files.makeQualified(path));
+            if (found != null && found.hasNext()) {
+                return found;
             }
         }
         return super.listFrom(path, settings);

@@ -2,13 +2,14 @@ package io.lakemirror.delta;
 
 import java.io.IOException;
 import java.lang.reflect.InvocationTargetException;
-import java.util.ArrayList;
-import java.util.List;
+import java.util.Iterator;
+import java.util.NoSuchElementException;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathFilter;
 import org.apache.hadoop.fs.RemoteIterator;
+import org.apache.spark.unsafe.Platform;
 
 /**
  * A listing of a folder on S3 that begins at a name. Hadoop's client has what it takes (S3AFileSystem and Listing),
@@ -28,9 +29,10 @@ final class ListingOfS3 {
 
     /**
      * Return the files of a folder from a name on, in order, or null where the client cannot list so: it has
-     * another version, or is to use the first version of S3's listing.
+     * another version, or is to use the first version of S3's listing. A page of the listing is asked for when its
+     * first file is: Delta looks for expired files from the first one on, and stops at one that is not.
      */
-    static List from(FileSystem files, Path path) throws IOException {
+    static Iterator from(FileSystem files, Path path) throws IOException {
         RemoteIterator listed;
         try {
             listed = listed(files, path);
@@ -48,14 +50,52 @@ final class ListingOfS3 {
         if (listed == null) {
             return null;
         }
-        List found = new ArrayList();
-        while (listed.hasNext()) {
-            FileStatus each = (FileStatus) listed.next();
-            if (each.isFile() && each.getPath().getName().compareTo(path.getName()) >= 0) {
-                found.add(each);
+        return new FilesFrom(listed, path.getName());
+    }
+
+    /** The files of a listing whose names are not below one. A page that cannot be had raises its IOException. */
+    private static final class FilesFrom implements Iterator {
+
+        private final RemoteIterator listed;
+        private final String first;
+        private FileStatus next;
+
+        FilesFrom(RemoteIterator listed, String first) throws IOException {
+            this.listed = listed;
+            this.first = first;
+            advance();
+        }
+
+        public boolean hasNext() {
+            return next != null;
+        }
+
+        public Object next() {
+            if (next == null) {
+                throw new NoSuchElementException();
+            }
+            FileStatus found = next;
+            try {
+                advance();
+            } catch (IOException failure) {
+                Platform.throwException(failure);
+            }
+            return found;
+        }
+
+        private void advance() throws IOException {
+            next = null;
+            while (next == null && listed.hasNext()) {
+                FileStatus each = (FileStatus) listed.next();
+                if (each.isFile() && each.getPath().getName().compareTo(first) >= 0) {
+                    next = each;
+                }
             }
         }
-        return found;
+
+        public void remove() {
+            throw new UnsupportedOperationException();
+        }
     }
 
     private static RemoteIterator listed(FileSystem files, Path path) throws ReflectiveOperationException {
