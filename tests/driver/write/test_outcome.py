@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.mirroring import Mirroring, at
-from tests.support.records import Column, Record
+from tests.support.records import UNAVAILABLE, Column, Record
 from tests.support.shop import Shop, table
 
 
@@ -55,3 +55,18 @@ def test_columns_may_be_called_what_states_call_theirs(spark: SparkSession, tmp_
         assert (counts.applied, counts.stale, counts.unaccounted) == (2, 1, 0), named
         found = at(spark, mirroring.path("demo", "public", f"t{number}")).collect()
         assert sorted(map(tuple, found)) == [(1, 3)], named
+
+
+@pytest.mark.long
+def test_a_late_record_that_only_fills_a_value_is_stale(spark: SparkSession, tmp_path: Path) -> None:
+    """It changes the row, though it is older: no number of changed rows tells it from a newer record."""
+    shop, items = Shop(), table("items", Column("v", "int32"), Column("big", "string"))
+    late = shop.create(items, id=1, v=1, big="old")
+    early = shop.create(items, id=2, v=1, big="two")
+    gap = shop.update(items, id=1, v=2, big=UNAVAILABLE)
+    newer = [*shop.update(items, id=2, v=2, big=UNAVAILABLE), *shop.create(items, id=3, v=3, big="three")]
+    mirroring = Mirroring(tmp_path).deliver([[*early, *gap], newer, late])
+    rows = [(1, 2, "old"), (2, 2, "two"), (3, 3, "three")]
+    counts = mirroring.run(spark).tables["demo.public.items"].counts
+    assert (counts.applied, counts.stale, counts.unaccounted) == (4, 1, 0)
+    assert sorted(map(tuple, at(spark, mirroring.path("demo", "public", "items")).collect())) == rows

@@ -49,9 +49,11 @@ def write_table(
         rows = _write(table, plan, reduced, replace(transaction, outcomes=tell), writers)
     faults.reach("after-rows")
     table.report(plan.drift)
-    table.applied(plan.seen)
     after = table.mirror.version_seen
-    return counted(table, plan, reduced, result, rows, before=before, after=after, told=told)
+    try:
+        return counted(table, plan, reduced, result, rows, before=before, after=after, told=told)
+    finally:
+        table.applied(plan.seen)
 
 
 def _write(
@@ -114,6 +116,7 @@ def already(
     goes back to the commit, all that is known is that the records had arrived before.
     """
     batch, done = transaction.batch, writers.done(transaction)
+    table.applied(plan.seen)
     if done is None:
         _require_newest(table, transaction)
         known = result.counts.duplicates + result.counts.unaccounted

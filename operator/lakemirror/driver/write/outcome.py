@@ -159,11 +159,7 @@ def _passed_over(
 
     The table is queried only if a key was passed over.
     """
-    # Only then does each changed row stand for a key of the batch.
-    seen = plan.seen
-    fills = bool(plan.tracked) and (seen.snapshot or seen.unanchored)
-    plain = seen.floor is None and not plan.alteration.add and not fills
-    if reduced.state is None or before is None or (plain and _all_changed(plan, reduced, rows)):
+    if reduced.state is None or before is None or _all_newer(table, plan, reduced, rows):
         return _Passed()
     counts, own, again = reduced.counts, F.col("s.own"), F.col("s.repeated")
     stored = _bounded(table.rows(before), plan, reduced)
@@ -185,6 +181,23 @@ def _passed_over(
     # A delete that came before is repeated, even if there is no row any more.
     without_row = counts.repeated - found["again"]
     return _Passed(found["stale"], found["same"] + without_row, found["out_of_order"])
+
+
+def _all_newer(table: MirroredTable, plan: TablePlan, reduced: Reduced, rows: Written) -> bool:
+    """Return whether no key of a batch was passed over, as far as the numbers of changed rows tell.
+
+    They do only if each changed row stands for a key of the batch that is newer.
+    """
+    plain = plan.seen.floor is None and not plan.alteration.add
+    return plain and _all_changed(plan, reduced, rows) and not _may_fill(table, plan, reduced)
+
+
+def _may_fill(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> bool:
+    """Return whether an event older than a stored row may have changed it: by a value that the row lacked."""
+    seen, first = plan.seen, reduced.counts.first_seq
+    if not plan.tracked or first is None:
+        return False
+    return seen.snapshot or seen.unanchored or first <= (table.highest() or b"")
 
 
 def _all_changed(plan: TablePlan, reduced: Reduced, rows: Written) -> bool:
