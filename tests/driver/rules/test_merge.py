@@ -378,6 +378,27 @@ def test_a_late_truncate_takes_the_values_from_before_it() -> None:
     assert (values(merged), merged.row.seqs) == ((6, None), {"note": own(at(5))})
 
 
+def test_a_truncate_removes_what_is_at_its_own_position_in_any_cut() -> None:
+    change, wiped = event("c", 5, v=5, note="e"), [Truncated(at(5), at=5000)]
+    for soft in (False, True):
+        table = Table(TABLE.columns, TABLE.tracked, soft)
+        truncating = replace(table, truncates=wiped)
+        one = apply(Mirror(), [change], truncating)
+        before = apply(apply(Mirror(), [change], table).mirror, [], truncating)
+        late = apply(apply(Mirror(), [change], table).mirror, [event("u", 4, v=4)], truncating)
+        shown = [(row.values["v"], row.deleted_at) for row in one.mirror.rows.values()]
+        assert shown == ([(5, 5000)] if soft else [])
+        assert one.mirror.rows == before.mirror.rows == late.mirror.rows
+        assert apply(apply(Mirror(), [], truncating).mirror, [change], table).mirror.rows == {}
+
+
+def test_a_truncate_takes_the_text_of_a_value_along_with_it() -> None:
+    stored = row(6, 6, seqs={"note": own(at(3))}, texts={"note": "infinity", "v": "NaN"})
+    merged = merge([], stored, None, Table(TABLE.columns, TABLE.tracked, truncates=[Truncated(at(5))]))
+    assert merged.row is not None
+    assert merged.row.texts == {"v": "NaN"}
+
+
 def test_a_change_below_a_former_truncate_is_stale() -> None:
     table = Table(TABLE.columns, TABLE.tracked, former=Truncated(at(5)))
     assert in_any_order([event("c", 4, v=4)], table=table)[1] == [STALE]

@@ -21,13 +21,13 @@ from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import placed
 from lakemirror.driver.rules.outcomes import outcome_of_newest, outcomes_of
 from lakemirror.driver.rules.positions import MISSING
-from lakemirror.driver.rules.soft_deletes import forgetting
+from lakemirror.driver.rules.soft_deletes import brings_row, forgetting
 from lakemirror.driver.rules.states import Inherited, State, newest, with_inherited
 from lakemirror.driver.rules.stored import is_newer, met, not_newer
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.tombstones import gated, new_tombstone
-from lakemirror.driver.rules.truncates import apart, truncated
-from lakemirror.driver.rules.values import Event, Outcome, Row, Tombstone
+from lakemirror.driver.rules.truncates import apart
+from lakemirror.driver.rules.values import Event, Outcome, Row, Said, Tombstone
 
 _NO_VALUES: Final[Inherited] = {}
 
@@ -61,11 +61,10 @@ def merge(
         return Merged(_without_event(stored, inherited, table), None, _in_order(events, outcomes))
     known = gated(state, tombstone, table)
     state = with_inherited(known, inherited, table, stored)
-    if stored is None or is_newer(state, stored, table):
-        row, newer = met(state, stored, table), True
-    else:
-        late = with_inherited(forgetting(known, table), inherited, table, stored, stored.seq)
-        row, newer = not_newer(late, stored, table), False
+    newer = stored is None or is_newer(state, stored, table)
+    if stored is not None and (not newer or (state.is_delete and not brings_row(state, stored))):
+        state = _before_stored(known, stored, inherited, table)
+    row = met(state, stored, table) if stored is None or newer else not_newer(state, stored, table)
     outcome = outcome_of_newest(state, stored, newer=newer)
     outcomes.update(outcomes_of(live, outcome, table))
     return Merged(row, new_tombstone(state, table), _in_order(events, outcomes))
@@ -73,11 +72,15 @@ def merge(
 
 def _without_event(stored: Row | None, inherited: Inherited, table: Table) -> Row | None:
     """Return what becomes of a row for which the batch has no event that counts."""
-    row = truncated(stored, table)
-    if row is None or not inherited:
-        return row
-    nothing = State(Op.PASSED, MISSING, is_written=False)
-    return not_newer(with_inherited(nothing, inherited, table, row, row.seq), row, table)
+    if stored is None or not (inherited or table.truncates):
+        return stored
+    nothing = State(Op.PASSED, MISSING, said=dict.fromkeys(table.tracked, Said()), is_written=False)
+    return not_newer(_before_stored(nothing, stored, inherited, table), stored, table)
+
+
+def _before_stored(state: State, stored: Row, inherited: Inherited, table: Table) -> State:
+    """Return what a batch says about the columns of the stored row, of which it has no newer image."""
+    return with_inherited(forgetting(state, stored, table), inherited, table, stored, stored.seq)
 
 
 def is_above(event: Event, stored: Row | None, tombstone: Tombstone | None, table: Table) -> bool:

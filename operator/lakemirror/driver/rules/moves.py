@@ -165,7 +165,7 @@ def _facts(
         for row in rows
         for name in table.tracked
     ]
-    ends = [each.seq for each in gone] + ([] if table.floor is None else [table.floor.seq])
+    ends = [*(each.seq for each in gone), *(each.seq for each in table.known_truncates)]
     return facts + [_Fact(name, Said(None, own(end))) for end in ends for name in table.tracked]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import beside
 from lakemirror.driver.rules.columns import beside_stored, kept, own_of, seq_after, wins
 from lakemirror.driver.rules.positions import MISSING, Origin, own
 from lakemirror.driver.rules.states import End, State, texts_of, value_of
 from lakemirror.driver.rules.table import Table
-from lakemirror.driver.rules.values import Row, Said
+from lakemirror.driver.rules.values import Event, Row, Said
 
 
 def deleted(state: State, stored: Row | None, table: Table) -> Row:
@@ -17,24 +19,32 @@ def deleted(state: State, stored: Row | None, table: Table) -> Row:
     assert event is not None
     if stored is None:
         return _deleted_alone(state, table)
-    seq = seq_after(state, stored)
-    row_seq = None if state.row_seq is None else _beside(state.row_seq, state.row_opened, stored)
-    shows_row = row_seq is not None and row_seq > stored.seq
-    if not (stored.is_live or shows_row):  # it was deleted before, and stays so
+    seq, is_of_batch = seq_after(state, stored), brings_row(state, stored)
+    if not (stored.is_live or is_of_batch):  # it was deleted before, and stays so
         return stored._replace(seq=seq, at=event.at, origin=event.origin)
-    last = seq if row_seq is None else row_seq
-    values = {name: value_of(state, name) if shows_row else stored.values.get(name) for name in table.columns}
-    texts = dict(state.texts if shows_row else stored.texts)
+    last = _row_seq(state, stored) if is_of_batch else stored.seq
+    values = {
+        name: value_of(state, name) if is_of_batch else stored.values.get(name) for name in table.columns
+    }
+    texts = dict(state.texts if is_of_batch else stored.texts)
     said = {}
     for name, mine in state.said.items():
         at = max(own_of(state, mine, seq), beside_stored(mine, stored, name))
         is_newer = wins(at, stored, name, last)
         said[name] = mine if is_newer else kept(stored, name)
         values[name] = said[name].value
-    after = stored.seq if row_seq is None else max(stored.seq, row_seq)
-    ends = [each._replace(seq=_beside(each.seq, each.opened, stored)) for each in state.ends]
-    when = _gone_at(state._replace(ends=ends), after, table)
+    ends = [each for each in state.ends if is_of_batch or not _is_before(each, stored)]
+    when = _gone_at(ends, event, last, table)
     return Row(seq, Op.DELETE, event.at, event.origin, values, {}, texts_of(texts, said), when)
+
+
+def brings_row(state: State, stored: Row) -> bool:
+    """Return whether the last row that the events of a batch show is newer than the stored one."""
+    return state.row_seq is not None and _row_seq(state, stored) > stored.seq
+
+
+def _row_seq(state: State, stored: Row) -> bytes:
+    return MISSING if state.row_seq is None else _beside(state.row_seq, state.row_opened, stored)
 
 
 def _beside(seq: bytes, opened: Origin | None, stored: Row) -> bytes:
@@ -42,21 +52,25 @@ def _beside(seq: bytes, opened: Origin | None, stored: Row) -> bytes:
     return beside(Said(None, seq, opened=opened), stored.seq, stored.origin)
 
 
-def forgetting(state: State, table: Table) -> State:
-    """Return a state as it comes before a row that is back, if a soft delete or a truncate was between them.
+def _is_before(end: End, stored: Row) -> bool:
+    """Return whether a delete came before the row; of two changes at one position, the earlier arrival."""
+    seq = _beside(end.seq, end.opened, stored)
+    return seq < stored.seq or (seq == stored.seq and not end.origin.follows(stored.origin))
 
-    The row has none of the values that were left to the deleted one.
+
+def forgetting(state: State, stored: Row, table: Table) -> State:
+    """Return a state as it comes before the stored row: without values from before a delete or truncate.
+
+    The row that came back after one has none of them, although a soft delete left them to the deleted row.
     """
-    event, floor = state.event, table.floor_of_batch
-    if event is None or not table.soft:
+    ends = [each for each in state.ends if _is_before(each, stored)]
+    ends += [End(each.seq) for each in table.truncates if each.seq < stored.seq]
+    if not ends:
         return state
-    if floor is not None and floor.removes(event.place):  # of a delete, too: the truncate ends what is later
-        nothing = Said(None, own(floor.seq))
-    elif state.is_delete:
-        nothing = Said(None, own(state.seq), opened=event.origin if state.unanchored else None)
-    else:
-        return state
-    return state._replace(said=dict.fromkeys(state.said, nothing))
+    last = max(ends, key=_end)
+    nothing = Said(None, own(last.seq), opened=last.opened)
+    said = {name: each if each.seq > nothing.seq else nothing for name, each in state.said.items()}
+    return state._replace(said=said)
 
 
 def _deleted_alone(state: State, table: Table) -> Row:
@@ -70,18 +84,19 @@ def _deleted_alone(state: State, table: Table) -> Row:
     values.update(zip(table.key, event.key, strict=False))
     seen = state.row_seq is not None
     first = min(state.ends, key=_end, default=End(MISSING)).at if not seen else None
-    when = first if first is not None else _gone_at(state, state.row_seq or MISSING, table)
+    when = first if first is not None else _gone_at(state.ends, event, state.row_seq or MISSING, table)
     texts = texts_of(state.texts, state.said)
     return Row(state.seq, Op.DELETE, event.at, event.origin, values, {}, texts, when, unseen=not seen)
 
 
-def _gone_at(state: State, after: bytes, table: Table) -> int | None:
-    """Return when a row was deleted: the time of its first delete or truncate after a sequence."""
-    ends = [each for each in state.ends if each.seq > after]
-    ends += [End(each.seq, each.at) for each in table.truncates if each.seq > after]
+def _gone_at(ends: Sequence[End], event: Event, row: bytes, table: Table) -> int | None:
+    """Return when the row at a sequence was deleted: the time of the first delete or truncate after it.
+
+    ``ends`` are the deletes after it. A truncate at its position came after it, too.
+    """
+    ends = [*ends, *(End(each.seq, each.at) for each in table.truncates if each.seq >= row)]
     first = min(ends, key=_end, default=End(MISSING)).at
-    times = (first, None if state.event is None else state.event.at, table.now)
-    return next((each for each in times if each is not None), None)
+    return next((each for each in (first, event.at, table.now) if each is not None), None)
 
 
 def _end(end: End) -> tuple[bytes, int]:

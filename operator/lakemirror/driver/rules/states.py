@@ -7,13 +7,14 @@ the newest value that any event carried counts, back to the last delete, truncat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import dropwhile
+from itertools import takewhile
 from typing import NamedTuple
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import Numbered, lifted
 from lakemirror.driver.rules.positions import (
     MISSING,
+    NO_ORIGIN,
     WIDTH,
     Origin,
     anchored_at,
@@ -30,11 +31,17 @@ Inherited = Mapping[str, Sequence[Said]]
 
 
 class End(NamedTuple):
-    """A delete of a row: its sequence and time. ``opened`` is its origin if it is unanchored."""
+    """A delete or truncate that ends a row: its sequence, its time and its origin."""
 
     seq: bytes
     at: int | None = None
-    opened: Origin | None = None
+    origin: Origin = NO_ORIGIN
+    unanchored: bool = False
+
+    @property
+    def opened(self) -> Origin | None:
+        """The origin of an unanchored delete (`lakemirror.driver.rules.anchors`)."""
+        return self.origin if self.unanchored else None
 
 
 class State(NamedTuple):
@@ -42,9 +49,9 @@ class State(NamedTuple):
 
     ``row`` is the last row that events show, ``row_seq`` its sequence (None: they show none), ``texts``
     those of the row, ``row_opened`` its origin if its event is unanchored. ``said`` has the newest value
-    of each tracked column. ``ends`` are the deletes after the row: there may be several, because a filter
-    makes deletes of events that show a row which stays outside. ``is_written`` says whether the event may
-    write: no tombstone is newer. ``is_known`` says that a delete has its tombstone already,
+    of each tracked column as of that row. ``ends`` are the soft deletes after the row: there may be several,
+    because a filter makes deletes of events that show a row which stays outside. ``is_written`` says whether
+    the event may write: no tombstone is newer. ``is_known`` says that a delete has its tombstone already,
     ``is_renewed`` that it came after that tombstone at its position, or that only a change of the key
     made the tombstone, and ``is_repeated`` that it came before.
     """
@@ -75,14 +82,15 @@ def newest(events: Sequence[Numbered], table: Table) -> State | None:
         return None
     last = events[-1][1]
     mine = [each for _, each in reversed(events)]
-    of_row = list(dropwhile(_is_delete, mine)) if table.soft else mine  # a soft delete leaves the last row
+    gone = list(takewhile(_is_delete, mine)) if table.soft else []
+    of_row = mine[len(gone) :]  # a soft delete leaves the last row
     shown = of_row[0] if of_row else None
     row, texts = (last.row, last.texts) if shown is None else (shown.row, shown.texts)
     row_seq = None if shown is None else shown.seq
     row_opened = shown.origin if shown is not None and shown.unanchored else None
     told = {name: _newest_of(of_row, name) for name in table.tracked}
     said = _above_floor(told, last, row_seq, table)
-    ends = _ends(events, row_seq) if table.soft else ()
+    ends = [End(each.seq, each.at, each.origin, each.unanchored) for each in gone]
     return State(last.op, last.seq, last, row, row_seq, row_opened, texts, said, ends, last.unanchored)
 
 
@@ -113,27 +121,16 @@ def said_by(event: Event, column: str) -> Said | None:
 def _above_floor(
     said: Mapping[str, Said | None], last: Event, row_seq: bytes | None, table: Table
 ) -> dict[str, Said]:
-    """Return what is said about each column. A truncate says that there is no value, either."""
-    floor = table.floor
-    if floor is None or not floor.compares(last.place):
-        return {name: each or Said() for name, each in said.items()}
-    least = own(floor.seq)
-    if not table.soft:
-        return {name: each or Said(None, least) for name, each in said.items()}
-    if row_seq is None or row_seq <= floor.seq:  # the row is one that the truncate deletes, with its values
-        return {name: each or Said() for name, each in said.items()}
-    return {
-        name: each if each is not None and each.seq > least else Said(None, least)
-        for name, each in said.items()
-    }
-
-
-def _ends(events: Sequence[Numbered], row_seq: bytes | None) -> list[End]:
-    return [
-        End(each.seq, each.at, each.origin if each.unanchored else None)
-        for _, each in events
-        if each.is_delete and each.seq > (row_seq or MISSING)
+    """Return what is said about each column as of the row. A truncate before it says: there is no value."""
+    before = [
+        each.seq
+        for each in table.known_truncates
+        if row_seq is not None and each.seq < row_seq and each.compares(last.place)
     ]
+    nothing = Said(None, own(max(before))) if before else Said()
+    return {
+        name: each if each is not None and each.seq > nothing.seq else nothing for name, each in said.items()
+    }
 
 
 def value_of(state: State, column: str) -> Value:

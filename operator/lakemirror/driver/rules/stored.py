@@ -17,7 +17,7 @@ from lakemirror.driver.rules.positions import (
 from lakemirror.driver.rules.soft_deletes import deleted
 from lakemirror.driver.rules.states import State, older, texts_of, value_of, without
 from lakemirror.driver.rules.table import Table
-from lakemirror.driver.rules.truncates import truncated_at
+from lakemirror.driver.rules.truncates import truncated
 from lakemirror.driver.rules.values import Row, Said, Value, is_same
 
 
@@ -74,10 +74,7 @@ def met(state: State, stored: Row | None, table: Table) -> Row | None:
         row = _row(state, state.seq, _values_of_new(state, table), older(state.said, state.seq), state.said)
     else:
         row = _updated(state, stored, table)
-    floor = table.floor_of_batch
-    if table.soft and floor is not None and row.seq <= floor.seq:
-        return truncated_at(row, row.seq, table)
-    return row
+    return truncated(row, table) if table.soft else row
 
 
 def _updated(state: State, stored: Row, table: Table) -> Row:
@@ -111,11 +108,10 @@ def _values_of_new(state: State, table: Table) -> dict[str, Value]:
 
 def not_newer(state: State, stored: Row, table: Table) -> Row | None:
     """Return the stored row, with what an older event still adds: values that columns are waiting for."""
-    floor = table.floor_of_batch
-    if not stored.is_live:
-        return stored
-    if floor is not None and stored.seq < floor.seq:
-        return truncated_at(stored, stored.seq, table) if table.soft else None
+    return truncated(_filled(state, stored), table) if stored.is_live else stored
+
+
+def _filled(state: State, stored: Row) -> Row:
     stored = _after_read(stored, state)
     seqs = {name: beside_stored(each, stored, name) for name, each in state.said.items()}
     seqs = {name: seq for name, seq in seqs.items() if wins(seq, stored, name, stored.seq)}

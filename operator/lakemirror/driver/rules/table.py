@@ -31,10 +31,14 @@ class Table:
     key: Sequence[str] = ()
 
     @cached_property
+    def known_truncates(self) -> Sequence[Truncated]:
+        """The truncates of the batch, and the one that the mirror had before."""
+        return [*self.truncates, *([] if self.former is None else [self.former])]
+
+    @cached_property
     def floor(self) -> Truncated | None:
         """The newest truncate."""
-        known = [*self.truncates, *([] if self.former is None else [self.former])]
-        return max(known, key=lambda each: each.seq, default=None)
+        return max(self.known_truncates, key=lambda each: each.seq, default=None)
 
     @cached_property
     def floor_of_batch(self) -> Truncated | None:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import Numbered
-from lakemirror.driver.rules.positions import own
-from lakemirror.driver.rules.states import without
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Outcome, Row
 
@@ -32,25 +30,17 @@ def apart(events: Sequence[Numbered], table: Table) -> tuple[list[Numbered], dic
     return live, outcomes
 
 
-def truncated(stored: Row | None, table: Table) -> Row | None:
-    """Return what the truncates of a batch leave of a row for which it has nothing else.
+def truncated(row: Row, table: Table) -> Row | None:
+    """Return what the truncates of a batch leave of a row that is there.
 
-    A row that came after the truncate stays, but no value of it that is from before.
+    One at the position of the row came after it. If deletes are soft, the row stays, and shows since when it
+    is deleted.
     """
-    floor = table.floor_of_batch
-    if stored is None or floor is None or not stored.is_live:
-        return stored
-    if stored.seq < floor.seq:
-        return truncated_at(stored, stored.seq, table) if table.soft else None
-    old = [name for name in table.tracked if stored.seq_of(name) < own(floor.seq)]
-    if not old:
-        return stored
-    seqs = without(stored.seq, {**stored.seqs, **dict.fromkeys(old, own(floor.seq))})
-    return stored._replace(values={**stored.values, **dict.fromkeys(old)}, seqs=seqs)
-
-
-def truncated_at(row: Row, seq: bytes, table: Table) -> Row:
-    """Return what the first truncate from ``seq`` on makes of a row, if deletes are soft."""
-    first = min((each for each in table.truncates if each.seq >= seq), key=lambda each: each.seq)
+    later = [each for each in table.truncates if each.seq >= row.seq]
+    if not later:
+        return row
+    if not table.soft:
+        return None
+    first = min(later, key=lambda each: each.seq)
     when = first.at if first.at is not None else table.now
     return row._replace(seq=first.seq, op=Op.DELETE, seqs={}, deleted_at=when)

@@ -1,0 +1,202 @@
+"""Short histories, delivered in every order and in every cut, end in the rows of their source.
+
+A history is a text: each word is a change of a row or of its table, in the order of the source.
+
+======  ================================================================================================
+``c1``  the row with the key 1 is created
+``u1``  it changes, and the record leaves its large value out (PostgreSQL's TOAST)
+``U1``  it changes, and the record has the value
+``d1``  it is deleted
+``m1``  its key becomes 2, and the record leaves the value out (and ``m2``: 2 becomes 1)
+``t``   the table is truncated
+======  ================================================================================================
+
+Not all of a history need be possible: a connector begins in the middle, and a filter leaves changes out.
+`tests.support.reference` says what the rows are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from lakemirror.driver.rules.batch import Mirror, apply
+from lakemirror.driver.rules.orders import Truncated
+from lakemirror.driver.rules.table import Table
+from lakemirror.driver.rules.values import Event
+from tests.driver.rules.late_values import Sent
+from tests.support.histories import COLUMNS, Shape
+from tests.support.records import Record, Row
+from tests.support.reference import Mirror as Reference
+from tests.support.reference import SoftMirror
+from tests.support.rules import read
+
+pytestmark = pytest.mark.guarantee(
+    "What becomes of a row depends on what happened to it, not on the order in which its events "
+    "arrive or how they are cut into batches"
+)
+
+SENT = Sent(replace(Shape().table, name="t", schemas=False), 0)
+NAMES = [column.name for column in COLUMNS]
+Part = Event | Truncated
+Way = Sequence[int]
+"""The batch of each part of a history."""
+Values = tuple[Any, Any]
+"""``v``, which every record of a row has, and ``big``."""
+
+
+def records(history: Iterable[str]) -> list[Record]:
+    """The records of a history. The nth change has n in ``v`` and in a value that it sets."""
+    sent: list[Record] = []
+    for v, word in enumerate(history, 1):
+        lsn, last, offset, id = 10 * v, 10 * v - 1, len(sent), int(word[1:] or 0)
+        match word[0]:
+            case "c":
+                sent.append(SENT.create(offset, lsn, id, v, f"big {v}", last))
+            case "u":
+                sent.append(SENT.update(offset, lsn, id, v, last=last))
+            case "U":
+                sent.append(SENT.update(offset, lsn, id, v, f"big {v}", last))
+            case "d":
+                sent.append(SENT.delete(offset, lsn, id, last))
+            case "t":
+                sent.append(SENT.truncate(offset, lsn, last))
+            case "m":
+                sent.append(SENT.leave(offset, lsn, id, 3 - id, last))
+                sent.append(SENT.arrive(offset + 1, lsn, 3 - id, id, v, last))
+    return sent
+
+
+def parts_of(sent: Sequence[Record]) -> list[Part]:
+    found = [read([record]) for record in sent]
+    return [part for each in found for part in (*each.events, *each.truncates)]
+
+
+def ways(parts: int) -> Iterator[Way]:
+    """Every way to deliver the parts: in every order, and in every cut. A batch has no order."""
+    for batches in range(1, parts + 1):
+        yield from (way for way in product(range(batches), repeat=parts) if len({*way}) == batches)
+
+
+def delivered(parts: Sequence[Part], way: Way, *, soft: bool) -> Mirror:
+    mirror = Mirror()
+    for batch in range(max(way) + 1):
+        mine = [part for part, number in zip(parts, way, strict=True) if number == batch]
+        truncates = [part for part in mine if isinstance(part, Truncated)]
+        table = Table(NAMES, ("big",), soft, truncates=truncates, key=("h", "id"))
+        mirror = apply(mirror, [part for part in mine if isinstance(part, Event)], table).mirror
+    return mirror
+
+
+def is_forgotten(parts: Sequence[Part], way: Way) -> bool:
+    """Whether a key was used again, and that came in an earlier batch than the move away from it.
+
+    The mirror no longer had the row whose value the move brings (docs/merging.md, "Key changes").
+    """
+    for move in (part for part in parts if isinstance(part, Event) and part.new_key is not None):
+        halves = [n for part, n in zip(parts, way, strict=True) if move.key in _keys_of_move(part, move.seq)]
+        for part, batch in zip(parts, way, strict=True):
+            is_later = isinstance(part, Event) and part.key == move.key and part.seq > move.seq
+            if is_later and batch < min(halves):
+                return True
+    return False
+
+
+def _keys_of_move(part: Part, seq: bytes) -> list[Any]:
+    if isinstance(part, Truncated) or part.seq != seq:
+        return []
+    return [part.key, part.old_key]
+
+
+def is_late(parts: Sequence[Part], way: Way) -> bool:
+    """Whether something comes in a later batch than a delete or truncate that is newer.
+
+    What is late does not change what a softly deleted row shows.
+    """
+    arrived = list(zip(parts, way, strict=True))
+    ends = [(part.seq, batch) for part, batch in arrived if isinstance(part, Truncated) or part.is_delete]
+    return any(part.seq < seq and batch > after for part, batch in arrived for seq, after in ends)
+
+
+def live(mirror: Mirror) -> dict[Any, Values]:
+    return {key: _values(row.values) for key, row in mirror.rows.items() if row.is_live}
+
+
+def gone(mirror: Mirror) -> dict[Any, tuple[Values, int | None]]:
+    return {key: (_values(row.values), row.deleted_at) for key, row in mirror.rows.items() if not row.is_live}
+
+
+def _values(row: Any) -> Values:
+    return row["v"], row["big"]
+
+
+def check(history: Sequence[str], given: Iterable[Way] | None = None) -> None:
+    sent = records(history)
+    parts = parts_of(sent)
+    hard, soft = Reference().replay(sent), SoftMirror().replay(sent)
+    rows: dict[Any, Row] = next(iter(hard.tables.values()))
+    there = {key: _values(row) for key, row in rows.items()}
+    left = {
+        key: ((None, None) if row is None else _values(row), when)
+        for key, (row, when) in next(iter(soft.shown.values())).items()
+        if when is not None
+    }
+    for way in given or ways(len(parts)):
+        if is_forgotten(parts, way):
+            continue
+        assert live(delivered(parts, way, soft=False)) == there, (history, way)
+        mirror = delivered(parts, way, soft=True)
+        assert live(mirror) == there, (history, way)
+        if not is_late(parts, way):
+            assert gone(mirror) == left, (history, way)
+
+
+@pytest.mark.parametrize("first", ["c1", "u1", "d1", "t"])
+def test_every_short_history_of_a_row_in_every_delivery(first: str) -> None:
+    for length in range(4):
+        for more in product(["c1", "u1", "d1", "t"], repeat=length):
+            check([first, *more])
+
+
+@pytest.mark.parametrize("first", ["c1", "u1", "c2", "d2", "m1", "t"])
+def test_every_short_history_of_a_row_whose_key_changes_in_every_delivery(first: str) -> None:
+    words = ["c1", "u1", "u2", "d2", "m1", "t"]
+    for length in range(3):
+        for more in product(words, repeat=length):
+            check([first, *more])
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        "c1 t u1 d1",
+        "c1 t u1 t",
+        "c1 d1 u1 d1",
+        "c1 d1 u1 t",
+        "c1 U1 u1 t",
+        "c1 t u1 m1",
+        "c1 m1 u2 t",
+        "c1 m1 d2 c2",
+        "c1 t u1 m1 t",
+    ],
+)
+def test_an_odd_history_in_every_delivery(history: str) -> None:
+    check(history.split())
+
+
+WORDS = ["c1", "u1", "u1", "U1", "u2", "d1", "d2", "m1", "m2", "t"]
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 25), marks=pytest.mark.long)])
+def test_longer_histories_in_some_deliveries(seed: int | range) -> None:
+    for each in [seed] if isinstance(seed, int) else seed:
+        rnd = random.Random(each)
+        for _ in range(1000):
+            history = [rnd.choice(WORDS) for _ in range(rnd.randint(4, 7))]
+            batches, count = rnd.randint(1, 4), len(parts_of(records(history)))
+            check(history, [[rnd.randrange(batches) for _ in range(count)] for _ in range(5)])
