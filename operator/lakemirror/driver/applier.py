@@ -52,6 +52,15 @@ class KnownFile:
     only_dated: bool = False
 
 
+InColumns = Callable[[MirroredTable, TablePlan], bool]
+"""Whether the engine applies what is planned for a table."""
+
+
+def never(table: MirroredTable, plan: TablePlan) -> bool:
+    """Have nothing applied by the engine."""
+    return False
+
+
 class TableApplier:
     """One source table.
 
@@ -161,12 +170,18 @@ class TableApplier:
         return begun[1].result() if begun[1].exception() is None else None
 
     def decide(
-        self, events: DataFrame, seen: TableOverview, documents: Mapping[int, str], batch: int
+        self,
+        events: DataFrame,
+        seen: TableOverview,
+        documents: Mapping[int, str],
+        batch: int,
+        in_columns: InColumns = never,
     ) -> Decision:
         """Decide what to do with the table's part of the batch.
 
         Materializes the state, but writes nothing. ``documents`` holds every schema document that the batch
-        refers to, by ID. ``batch`` is its number.
+        refers to, by ID. ``batch`` is its number. ``in_columns`` is asked whether the engine applies a plan;
+        nothing is reduced then.
         """
         if self._held is not None:
             return hold(self.name, self._held, events, seen)
@@ -180,6 +195,9 @@ class TableApplier:
                 self._table.mirror.refresh()  # other shards may have written to it
             self._require_as_left(self._table)
             plan = plan_table(self._table, seen, self._schemas.of(changes, seen, documents))
+            if in_columns(self._table, plan):
+                self._expected = None
+                return Decision(self.name, seen, plan, in_columns=True)
             decoder = self._decoder_for(plan)
             plan = _with_rounding(self._table, plan, decoder, changes)
             begun = self._take_begun(events)

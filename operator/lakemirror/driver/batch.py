@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
-from lakemirror.driver.applier import described, hold, is_of, of_table
+from lakemirror.driver.applier import InColumns, described, hold, is_of, never, of_table
 from lakemirror.driver.checkpoint import identity, possession, tokens
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, logs_of, reach
@@ -44,8 +44,10 @@ from lakemirror.driver.parallel import LookAhead, side_by_side
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.parse.encodings import Encoding
 from lakemirror.driver.parse.envelopes.chooser import classifier
+from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.places import Places
 from lakemirror.driver.plan.possession import Possession
+from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.plan.targets import Fixed
 from lakemirror.driver.profile import epochs, positions, rewinds
 from lakemirror.driver.profile.admission import within_limits, without_foreign
@@ -469,13 +471,31 @@ class BatchApplier:
 
     def _decide(self, given: _Profiled) -> list[Decision]:
         """Decide what to do with each table's part of the batch."""
-        names = sorted(given.seen.tables, key=str)
-        return side_by_side(lambda name: self._decide_one(name, given), names)
+        names, in_columns = sorted(given.seen.tables, key=str), self._in_columns(given)
+        return side_by_side(lambda name: self._decide_one(name, given, in_columns), names)
 
-    def _decide_one(self, name: TableName, given: _Profiled) -> Decision:
+    def _in_columns(self, given: _Profiled) -> InColumns:
+        """Return which tables the engine applies as they are planned.
+
+        It looks for bad records after mirrors have got their form, so that none may be refused. A mirror that
+        has the batch already tells what that did by way of Spark's plan.
+        """
+        engine, seen = self._engine, given.seen
+        refuses = self._spec.on_bad_record == "fail"
+        if engine is None or refuses or given.batch.files or seen.held or given.restarted is not None:
+            return never
+
+        def asked(table: MirroredTable, plan: TablePlan) -> bool:
+            done = table.last_batch_seen(self._app_id)
+            is_new = done is None or done < given.batch.batch_id
+            return is_new and engine.can_apply(table, plan, seen.records)
+
+        return asked
+
+    def _decide_one(self, name: TableName, given: _Profiled, in_columns: InColumns = never) -> Decision:
         try:
             seen, batch = given.seen.tables[name], given.batch.batch_id
-            return self._tables.decide(name, given.events, seen, self._schemas, batch)
+            return self._tables.decide(name, given.events, seen, self._schemas, batch, in_columns)
         except LogMoved as moved:
             rest = epochs.unread(moved.begun, self._partitions(), given.memory, self._spec.order)
             why = epochs.remedy_of_moved(moved.begun, self._spec.order, rest)
@@ -522,9 +542,11 @@ class BatchApplier:
         planned = [each for each in decisions if each.plan is not None]
         errors = side_by_side(lambda each: self._prepared(each, given, again=again), planned)
         ready = [each for each, error in zip(planned, errors, strict=True) if error is None]
+        reduced = [each for each in ready if not each.in_columns]
         with transaction(self._session, self._app_id, given.batch):
-            written = side_by_side(lambda each: self._written(each, given, again=again), ready)
-        done = {each.name: outcome for each, outcome in zip(ready, written, strict=True)}
+            written = side_by_side(lambda each: self._written(each, given, again=again), reduced)
+        done = {each.name: outcome for each, outcome in zip(reduced, written, strict=True)}
+        done |= self._write_in_columns([each for each in ready if each.in_columns], given)
         results = []
         for each in decisions:
             outcome = done.get(each.name)
@@ -534,6 +556,16 @@ class BatchApplier:
                 results.append(self._write_again(each.name, given))
             elif each.held is not None:
                 results.append(described(each))
+        return results
+
+    def _write_in_columns(
+        self, decisions: Sequence[Decision], given: _Profiled
+    ) -> Mapping[TableName, TableResult]:
+        """Have the engine apply what is planned. Tables that it leaves for Spark have no result."""
+        if self._engine is None or not decisions:
+            return {}
+        about = (decisions, self._tables.mirrored_as, self._schemas, given.memory)
+        results, _ = self._write_read(self._engine.read_planned(given.raw, *about), given.batch)
         return results
 
     def _write_again(self, name: TableName, given: _Profiled) -> TableResult:
@@ -592,7 +624,8 @@ class BatchApplier:
         """Add up the outcomes of the batch's records and write them to the audit."""
         memory = _remembered(self._memory, parts, read)
         for part in parts:
-            merged = [each.name for each in part.decisions if each.plan and each.name in self._tables]
+            by_spark = [each for each in part.decisions if each.plan and not each.in_columns]
+            merged = [each.name for each in by_spark if each.name in self._tables]
             self._ahead.begin(self._tables[name].read_log for name in merged)
         overviews = {str(name): each.overview for name, each in read.tables.items()}
         tables = {each.source: each for each in self._placed(results.values(), overviews, memory)}
@@ -606,8 +639,8 @@ class BatchApplier:
         restarted = next((part.given.restarted for part in parts if part.given.restarted), None)
         result = BatchResult(batch.batch_id, rest, tables, tops, restarted=restarted)
         # What the engine has read is all that there is: Spark must not have seen more or less in the rest.
-        by_spark = sum(part.given.seen.records for part in parts)
-        records = read.records + (read.others if read.topics else by_spark)
+        in_parts = sum(part.given.seen.records for part in parts)
+        records = read.records + (read.others if read.topics else in_parts)
         require_accounted(result, records)
         told = bool(result.tables or result.rest.quarantined)
         if self._again:

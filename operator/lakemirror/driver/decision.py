@@ -36,6 +36,7 @@ class Decision:
 
     One of three cases applies: there is a ``plan`` with its ``reduced`` events; the table's classified
     events, ``changes``, are ``held`` for a reason; or the manifest leaves the table out and nothing is done.
+    With ``in_columns``, nothing is reduced: the engine applies the events as planned (`engine`).
     """
 
     name: TableName
@@ -50,6 +51,7 @@ class Decision:
     """Expectations that rows of the batch violate."""
     causes: Mapping[str, str] = field(default_factory=dict)
     """What Spark says of expressions that fail for rows (`lakemirror.driver.parse.attempt.causes`)."""
+    in_columns: bool = False
 
     @property
     def left_out(self) -> bool:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, Table
-from lakemirror.driver.applier import KnownFile, TableApplier, hold, of_table
+from lakemirror.driver.applier import InColumns, KnownFile, TableApplier, hold, never, of_table
 from lakemirror.driver.decision import NO_POISON, Decision, Held
 from lakemirror.driver.errors import cause_of, stops_pipeline
 from lakemirror.driver.materialise import is_lost
@@ -154,6 +154,7 @@ class PipelineTables:
         seen: TableOverview,
         documents: Mapping[int, str],
         batch: int,
+        in_columns: InColumns = never,
     ) -> Decision:
         """Decide what to do with one table's part of a batch, whose number is given.
 
@@ -169,7 +170,7 @@ class PipelineTables:
             return hold(name, Held(_WAITING, error=False), events, seen)
 
         def attempt(some: DataFrame = events) -> Decision | Exception:
-            return self.tried(name, lambda: self[name].decide(some, seen, documents, batch))
+            return self.tried(name, lambda: self[name].decide(some, seen, documents, batch, in_columns))
 
         decision = attempt()
         if isinstance(decision, Exception):

@@ -175,7 +175,7 @@ def _of_mirror(table: MirroredTable, snapshot: Snapshot) -> str | None:
 
 def _of_batch(table: MirroredTable, plan: TablePlan) -> str | None:
     seen = plan.seen
-    known = table.orders
+    known = table.orders | seen.orders
     reasons = {
         "its records come from several topics": len(seen.topics) != 1,
         "its changes have no positions": set(known.places) != {str(Order.POSITION)} or not _logs(known),

@@ -43,11 +43,12 @@ from lakemirror.driver.engine.job import Found
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends
 from lakemirror.driver.engine.table_change import is_untidy, tidied
-from lakemirror.driver.engine.verdicts import Candidate, judge
+from lakemirror.driver.engine.verdicts import Candidate, Verdict, judge, judge_planned
 from lakemirror.driver.errors import cause_of, stops_pipeline
 from lakemirror.driver.orders import Orders
 from lakemirror.driver.parallel import side_by_side
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.profile.overview import Changes, Group, TableOverview
 from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.base import Batch
@@ -68,7 +69,10 @@ IN_COLUMNS: Final = "columns"
 """The value of this Spark setting with which plain changes are applied in columns."""
 _KEYS_A_BUCKET: Final = 50_000
 """About how many changes of a table one task folds."""
+_MOST_PLANNED: Final = 300_000
+"""Maximum number of records of a batch with which new tables are applied: a first batch may be very large."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_Judging = Callable[[Sequence[Candidate]], Verdict]
 
 
 @dataclass
@@ -166,6 +170,8 @@ class Engine:
         """Whether positions have to be looked at one by one, by table."""
         self._stored: dict[Path, Sequence[Done]] = {}
         """The files stored for this batch, by the folder of their table, until a commit names them."""
+        self._planned: set[TableName] = set()
+        """The tables of this batch of which it has learned before it applied their changes."""
 
     @classmethod
     def is_asked_for(cls, spark: SparkSession) -> bool:
@@ -186,23 +192,33 @@ class Engine:
     ) -> None:
         """Learn from the decisions of a batch, once they are carried out."""
         for each in decisions:
-            self._tables.pop(each.name, None)
-            table = mirrored(each.name)
-            if each.plan is None or table is None or each.bad or each.refused:
-                continue
-            try:
-                self._tables[each.name] = self._learned(each, table, documents)
-            except (NotForEngine, NotPlain, Damaged) as reason:
-                log.debug("table %s is not applied in columns: %s", each.name, reason)
-            except Exception:  # the batch is done, and nothing has to be believed
-                log.warning("nothing could be learned of table %s", each.name, exc_info=True)
+            if each.name not in self._planned:
+                self._learn_one(each, mirrored(each.name), documents)
+
+    def _learn_one(
+        self, decision: Decision, table: MirroredTable | None, documents: Mapping[int, str]
+    ) -> _Table | None:
+        """Return what is learned of a table from a decision, or None if nothing is believed of it."""
+        name = decision.name
+        self._tables.pop(name, None)
+        if decision.plan is None or table is None or decision.bad or decision.refused:
+            return None
+        try:
+            self._tables[name] = self._learned(decision, table, documents)
+        except (NotForEngine, NotPlain, Damaged) as reason:
+            log.debug("table %s is not applied in columns: %s", name, reason)
+        except Exception:  # nothing has to be believed
+            log.warning("nothing could be learned of table %s", name, exc_info=True)
+        return self._tables.get(name)
 
     def _learned(self, decision: Decision, table: MirroredTable, documents: Mapping[int, str]) -> _Table:
         assert decision.plan is not None
         reason = reason_of_batch(table, decision.plan)
         if reason is not None:
             raise NotForEngine(reason)
-        folder = _folder(table)
+        folder = local_folder(table)
+        if folder is None:
+            raise NotForEngine("its mirror is not on a local disk")
         rows, ends = (
             DeltaTable(each, partial(checkpoint_by_delta, self._spark, str(each)))
             for each in (folder, folder / TOMBSTONES)
@@ -222,27 +238,62 @@ class Engine:
 
         ``memory`` is what is remembered of the source's positions.
         """
-        self._stored = {}
+        self._stored, self._planned = {}, set()
         if not self._tables or batch.files:
             return None
+        known = [each for each in list(self._tables.values()) if self._refreshed(each)]
+        return self._tried_to_read(raw, known, partial(judge, memory=memory, ordering=self._ordering))
+
+    def can_apply(self, table: MirroredTable, plan: TablePlan, records: int) -> bool:
+        """Return whether the changes of a table can be applied once its mirror has the planned form.
+
+        ``records`` is how many the batch has.
+        """
+        seen = plan.seen
+        if records > _MOST_PLANNED or seen.truncates or seen.moves or seen.rekeyed:
+            return False
+        reason = reason_of_batch(table, plan)
+        if reason is not None:
+            log.debug("table %s is not applied in columns: %s", table.name, reason)
+        return reason is None and local_folder(table) is not None
+
+    def read_planned(
+        self,
+        raw: DataFrame,
+        decisions: Sequence[Decision],
+        mirrored: Callable[[TableName], MirroredTable | None],
+        documents: Mapping[int, str],
+        memory: Memory,
+    ) -> Read:
+        """Read the changes of tables that have just been planned, and whose mirrors have that form.
+
+        ``memory`` is what is remembered of the source's positions after this batch, which Spark has judged.
+        Tables that cannot be committed are left out of the answer.
+        """
+        learned = (self._learn_one(each, mirrored(each.name), documents) for each in decisions)
+        known = [each for each in learned if each is not None]
+        numbers = {each.name: (each.records, each.overview.tombstone_records) for each in decisions}
+        topics = F.col("topic").isin(sorted(each.believed.topic for each in known))
+        mine = raw.where(topics & F.col("problem").isNull())
+        read = self._tried_to_read(mine, known, partial(judge_planned, memory=memory, numbers=numbers))
+        self._planned |= read.tables.keys() if read is not None else set()
+        return replace(read, memory={}) if read is not None else Read()
+
+    def _tried_to_read(self, raw: DataFrame, known: Sequence[_Table], judging: _Judging) -> Read | None:
+        if not known:
+            return None
         try:
-            return self._read(raw, memory)
+            tables = [_now(each, closer=self._closer[each.believed.name]) for each in known]
+            found = job.run(raw, tables, [_place(each) for each in known], self._dividing(known))
+            return self._sorted(found, known, tables, judging)
         except Exception as error:
             if stops_pipeline(error, self._spark):
                 raise
             log.warning("a batch is applied by Spark, because its job failed: %s", cause_of(error))
             return None
 
-    def _read(self, raw: DataFrame, memory: Memory) -> Read | None:
-        known = [each for each in list(self._tables.values()) if self._refreshed(each)]
-        if not known:
-            return None
-        tables = [_now(each, closer=self._closer[each.believed.name]) for each in known]
-        found = job.run(raw, tables, [_place(each) for each in known], self._dividing(known))
-        return self._sorted(found, known, tables, memory)
-
     def _sorted(
-        self, found: Found, known: Sequence[_Table], tables: Sequence[Believed], memory: Memory
+        self, found: Found, known: Sequence[_Table], tables: Sequence[Believed], judging: _Judging
     ) -> Read:
         """Divide what was found into what is applied here, and what is left for Spark."""
         candidates = [
@@ -250,7 +301,7 @@ class Engine:
             for number, (each, table) in enumerate(zip(known, tables, strict=True))
             if table.topic in found.reports and found.reports[table.topic].number == number
         ]
-        verdict = judge([candidate for _, candidate in candidates], memory, self._ordering)
+        verdict = judging([candidate for _, candidate in candidates])
         plain: dict[TableName, Plain] = {}
         topics, tombstones = set(), 0
         for each, (table, report, done) in candidates:
@@ -279,7 +330,9 @@ class Engine:
             state = table.rows.refresh()
             if table.mirrored.tombstone_summary.newest is not None:
                 table.ends.refresh()
-        except (NotPlain, Damaged, OSError) as error:
+        except Exception as error:
+            if stops_pipeline(error, self._spark):
+                raise
             log.debug("table %s is not applied in columns: %s", table.believed.name, error)
             state = None
         if state is None or before is None or state.known != before.known or _lacks_ends(table):
@@ -391,15 +444,10 @@ def _place(table: _Table) -> Place:
     return Place(str(table.rows.folder), table.files, listed, tolerance)
 
 
-def _folder(table: MirroredTable) -> Path:
-    """Return the folder of a mirror. Raises NotForEngine if it is not on a local disk."""
-    path = getattr(table.mirror, "path", None)
-    if path is None:
-        raise NotForEngine("its mirror is no Delta table")
-    local = str(path).removeprefix("file://")
-    if "://" in local or not local.startswith("/"):
-        raise NotForEngine("its mirror is not on a local disk")
-    return Path(local)
+def local_folder(table: MirroredTable) -> Path | None:
+    """Return the folder of a mirror, or None if it is no Delta table on a local disk."""
+    local = str(getattr(table.mirror, "path", None) or "").removeprefix("file://")
+    return Path(local) if local.startswith("/") and "://" not in local else None
 
 
 def _overview(table: Believed, report: Report, orders: Orders) -> TableOverview:

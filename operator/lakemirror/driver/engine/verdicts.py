@@ -62,6 +62,26 @@ def judge(candidates: Sequence[Candidate], memory: Memory, ordering: Ordering) -
     return Verdict(left, places, frozenset(fell) - left.keys())
 
 
+def judge_planned(
+    candidates: Sequence[Candidate], memory: Memory, numbers: Mapping[TableName, tuple[int, int]]
+) -> Verdict:
+    """Determine the same for tables that have just been planned, whose positions Spark has judged.
+
+    ``memory`` is what is remembered of the streams after the batch. ``numbers`` says how many changes and
+    Kafka tombstones of each table were seen: as many must have been read.
+    """
+    undecided = frozenset(stream.name for stream, place in memory.items() if _is_undecided(place))
+    left = {}
+    for each in candidates:
+        reason = next(_reasons(each, memory, undecided), None)
+        tombstones = each.report.tombstones
+        if reason is None and (each.report.records - tombstones, tombstones) != numbers[each.table.name]:
+            reason = "other records were read than were seen at first"
+        if reason is not None:
+            left[each.table.name] = Reason(reason)
+    return Verdict(left)
+
+
 def _places(
     plain: Sequence[Candidate], memory: Memory, ordering: Ordering, left: dict[TableName, Reason]
 ) -> Memory:
