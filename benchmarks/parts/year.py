@@ -69,8 +69,8 @@ _UNCOMPACTED = max(maintenance.MANY_FILES, round(maintenance.TENDED_EVERY_SECOND
 _CLOSED = 20_000
 """How many closed records the quarantine has."""
 
-_DATED = 10
-"""How many of the first files of a log have times of their own."""
+_LATER = 60
+"""How many seconds a checkpoint is later than others."""
 
 Measured = dict[str, dict[str, float]]
 
@@ -449,7 +449,7 @@ def _age_log(lane: Lane, uri: str, state: _State, year: int, kept: int, kind: st
     pq.write_table(state.checkpoint, made[2])
     for number, file in enumerate(made):
         _link(lane, file, range(first, until + 1, every if number == 2 else 1))
-    _date([log / f"{first + each:020d}.json" for each in range(min(_DATED, until + 1 - first))], moment)
+    _date(log / f"{first + every:020d}.checkpoint.parquet", moment / 1000)
     for file in [each for each in log.iterdir() if _version(each.name) < first]:
         file.unlink()
     told = {"version": until - until % every, "size": state.checkpoint.num_rows}
@@ -471,18 +471,16 @@ def _link(lane: Lane, file: Path, versions: range) -> None:
     hidden.unlink(missing_ok=True)
 
 
-def _date(files: Sequence[Path], now: int) -> None:
-    """Let the first files of a log be as old as their order says, of which all others know nothing.
+def _date(checkpoint: Path, now: float) -> None:
+    """Let the second checkpoint of a log be later than what stands before it, unlike all that are links.
 
-    Delta looks for expired files until one is later than the one before it, and not expired. All links to a
-    file have the same time.
+    Delta looks for expired files until such a checkpoint.
     """
-    began = now / 1000 - len(files) * 10
-    for number, file in enumerate(files):
-        content = file.read_bytes()
-        file.unlink()
-        file.write_bytes(content)
-        os.utime(file, (began + number * 10,) * 2)
+    if checkpoint.exists():
+        content = checkpoint.read_bytes()
+        checkpoint.unlink()
+        checkpoint.write_bytes(content)
+        os.utime(checkpoint, (now + _LATER,) * 2)
 
 
 def _checksum(content: bytes) -> bytes:

@@ -72,7 +72,7 @@ def read(record: Record, facts: Facts) -> Found:
     match found:
         case odd_records.Read():
             return list(found.events)
-        case Bad():
+        case Bad() | odd_records.Spoilt():
             return found.reason
         case odd_records.Other():
             return found.what

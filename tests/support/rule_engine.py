@@ -345,7 +345,12 @@ def _plan(table: Mirrored, changes: Sequence[Change], by: By) -> list[frozenset[
         shown = [each for each in mine if table.has(each.name) and not table.is_former(each.name, change)]
         kinds = {**kinds, **{each.name: Column.of(each).kind for each in shown}}
         schemas[text] = (min(first, change.seq), kinds)
-    untyped = {name: kind for name, shape in table.shapes.items() if (kind := kind_of(shape)) is not None}
+    shown = {name: kind_of(shape) for name, shape in table.shapes.items()}
+    untyped = {
+        name: kind if name not in table.columns else drift.grown(table.columns[name], kind)
+        for name, kind in shown.items()
+        if kind is not None
+    }
     if untyped:
         schemas[""] = (min((each.seq for each in changes), default=b""), untyped)
     ordered = sorted(schemas, key=lambda text: schemas[text][0])

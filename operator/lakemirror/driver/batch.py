@@ -63,7 +63,7 @@ from lakemirror.driver.profile.positions import Memory, Standing
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.read.offset_log import partitions_of, topic_ids
 from lakemirror.driver.record import audit, quarantine
-from lakemirror.driver.record.aside import keep_aside
+from lakemirror.driver.record.aside import keep_aside, keep_bad
 from lakemirror.driver.record.beginning import latest, since
 from lakemirror.driver.record.conservation import require_accounted
 from lakemirror.driver.record.history import AuditHistory
@@ -217,7 +217,7 @@ class BatchApplier:
                 given, read = self._given(raw, batch, read, parsed)
             with noted(self._session, batch):
                 decisions = [] if given is None else self._decided(given)
-                results, overtaken = self._write_read(read, batch)
+                results, overtaken = self._write_read(read, raw, batch)
                 if given is not None:
                     parts.append(_Part(given, decisions, self._write(decisions, given)))
                 if overtaken:
@@ -251,17 +251,26 @@ class BatchApplier:
         return self._profile(raw, batch, events, seen), read
 
     def _write_read(
-        self, read: Read, batch: Batch
+        self, read: Read, raw: DataFrame, batch: Batch
     ) -> tuple[Mapping[TableName, TableResult], Sequence[TableName]]:
-        """Commit what the engine has read.
+        """Commit what the engine has read, after its bad records are stored.
 
-        Returns the results, and the tables that somebody else has changed in the meantime.
+        Returns the results, and the tables that are left for Spark, for example because somebody else has
+        changed them in the meantime.
         """
         if self._engine is None or not read.tables:
             return {}, ()
+        if not keep_bad(list(read.aside()), raw, self._checkpoint, batch):
+            spoilt = [name for name, each in read.tables.items() if each.report.aside]
+            self._engine.discard(spoilt)
+            results, overtaken = self._engine.write(read.without(spoilt), batch)
+            return self._left(results), [*overtaken, *spoilt]
         results, overtaken = self._engine.write(read, batch)
-        placed = {name: self._tables[name].left_at(each) for name, each in results.items()}
-        return placed, overtaken
+        return self._left(results), overtaken
+
+    def _left(self, results: Mapping[TableName, TableResult]) -> Mapping[TableName, TableResult]:
+        """Note how the engine has left mirrors."""
+        return {name: self._tables[name].left_at(each) for name, each in results.items()}
 
     def _overtaken(
         self, raw: DataFrame, batch: Batch, read: Read, names: Collection[TableName], parsed: list[DataFrame]
@@ -565,7 +574,8 @@ class BatchApplier:
         if self._engine is None or not decisions:
             return {}
         about = (decisions, self._tables.mirrored_as, self._schemas, given.memory)
-        results, _ = self._write_read(self._engine.read_planned(given.raw, *about), given.batch)
+        read = self._engine.read_planned(given.raw, *about)
+        results, _ = self._write_read(read.without_unreadable(), given.raw, given.batch)
         return results
 
     def _write_again(self, name: TableName, given: _Profiled) -> TableResult:
@@ -633,7 +643,7 @@ class BatchApplier:
             overviews = {str(name): table for name, table in part.given.seen.tables.items()}
             tables |= {each.source: each for each in self._placed(part.written, overviews, memory)}
         tops = None if self._again else positions.tops(memory)
-        rest = _of_nothing(read.tombstones)
+        rest = _of_nothing(read)
         for part in parts:
             rest += _rest(part.given.seen, part.decisions)
         restarted = next((part.given.restarted for part in parts if part.given.restarted), None)
@@ -767,9 +777,10 @@ def _remembered(before: Memory, parts: Sequence[_Part], read: Read) -> Memory:
     return found
 
 
-def _of_nothing(tombstones: int) -> Counts:
-    """Count Kafka tombstones that belong to no table."""
-    return Counts(records=tombstones, no_row_change=tombstones)
+def _of_nothing(read: Read) -> Counts:
+    """Count the records that the engine has read and that belong to no table."""
+    tombstones, bad = read.tombstones, read.unreadable
+    return Counts(records=tombstones + bad, no_row_change=tombstones, quarantined=bad)
 
 
 def _app_id(pipeline: CdcPipeline, query_id: str) -> str:

@@ -38,8 +38,15 @@ class Read(NamedTuple):
     rounded: frozenset[str] = frozenset()
 
 
-Found = Read | Truncated | Bad | NoRowChange | Other
-"""What a record is. A change that cannot be applied is bad."""
+class Spoilt(NamedTuple):
+    """A change that cannot be applied, as its record says it, and why."""
+
+    change: Change
+    reason: str
+
+
+Found = Read | Spoilt | Truncated | Bad | NoRowChange | Other
+"""What a record is. One that is not even known to be a change is bad."""
 
 
 def read(record: Record, facts: Facts, unrepresentable: Unrepresentable = "quarantine") -> Found:
@@ -84,13 +91,13 @@ def records_in(block: pa.RecordBatch, numbers: Indices) -> Iterator[Record]:
 def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrepresentable) -> Found:
     of_key = keyed(change, record.key is not None, facts.key)
     if isinstance(of_key, str):
-        return Bad(of_key, change.table)
+        return Spoilt(change, of_key)
     row, gaps, texts, rounded = {}, frozenset[str](), {}, frozenset[str]()
     if change.row is not None:
         rows = RowReader(facts.columns, facts.settings.placeholder)
         image = rows.read(change.row, unrepresentable=unrepresentable, may_have_gaps=change.may_have_gaps)
         if isinstance(image, str):
-            return Bad(image, change.table)
+            return Spoilt(change, image)
         row, gaps, texts, rounded = dict(image.values), image.gaps, dict(image.texts), image.rounded
     if change.op == Op.DELETE:
         row, gaps, texts, rounded = {}, frozenset(), {}, frozenset()

@@ -48,7 +48,8 @@ class Believed:
     ``group`` are the IDs of the schemas of its records' values and keys. ``may_have_gaps`` says that the
     mirror is marked as one whose rows may lack values. ``rounded`` are the columns of which it is reported
     that values have lost digits. ``closer`` says that the positions of its streams have to be looked at one
-    by one. ``newest`` is the newest tombstone, ``collected`` the newest one that was collected.
+    by one. ``keeps_bad`` says that bad records are kept aside, and stop nothing. ``newest`` is the newest
+    tombstone, ``collected`` the newest one that was collected.
     """
 
     name: TableName
@@ -62,6 +63,7 @@ class Believed:
     may_have_gaps: bool = False
     rounded: frozenset[str] = frozenset()
     closer: bool = False
+    keeps_bad: bool = True
     newest: bytes | None = None
     collected: bytes | None = None
 
@@ -103,6 +105,7 @@ def believed(learned: Learned, identity: str) -> Believed:
         reading.unrepresentable,
         table.properties.get(GAPS_PROPERTY) == "true",
         _rounded(table, reading),
+        keeps_bad=table.spec.on_bad_record == "quarantine",
         newest=summary.newest,
         collected=summary.collected,
     )

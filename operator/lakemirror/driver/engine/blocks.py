@@ -29,7 +29,7 @@ from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices
 from lakemirror.driver.engine.believed import CONNECTORS, Believed
 from lakemirror.driver.engine.seen import NOTHING, Seen, merged, seen, seen_alone
-from lakemirror.driver.rules.envelopes.records import Bad
+from lakemirror.driver.rules.envelopes.records import Bad, Change
 from lakemirror.driver.rules.keys import micros_of
 from lakemirror.driver.rules.positions import Origin, log_of, server_of, source_micros
 from lakemirror.driver.rules.restarts import Point, trusted
@@ -65,12 +65,25 @@ class Parcel(NamedTuple):
     content: bytes
 
 
+class Aside(NamedTuple):
+    """A record that cannot be applied: its place, and why.
+
+    ``source`` is its table, None if that is not known. If it ``is_change``, it counts as one of its table.
+    """
+
+    partition: int
+    offset: int
+    reason: str
+    source: str | None
+    is_change: bool
+
+
 @dataclass(frozen=True)
 class Report:
     """What a task has read of one topic: of a table, or of none that is believed (``number`` is -1).
 
-    ``records`` are all that it has read, ``tombstones`` those without a value. ``odd`` is the place of one
-    that is not as it is believed: then not all were read.
+    ``records`` are all that it has read, ``tombstones`` those without a value, ``aside`` those that cannot be
+    applied. ``odd`` is the place of one that is not as it is believed: then not all were read.
     """
 
     topic: str | None
@@ -79,6 +92,22 @@ class Report:
     tombstones: int = 0
     odd: str | None = None
     seen: Seen = NOTHING
+    aside: tuple[Aside, ...] = ()
+
+    @property
+    def spoilt(self) -> int:
+        """How many changes of the table cannot be applied."""
+        return sum(each.is_change for each in self.aside)
+
+    @property
+    def unreadable(self) -> int:
+        """How many records are not known to be changes."""
+        return len(self.aside) - self.spoilt
+
+    def without_unreadable(self) -> Report:
+        """Return the same without the records that are not known to be changes."""
+        changes = tuple(each for each in self.aside if each.is_change)
+        return replace(self, records=self.records - self.unreadable, aside=changes)
 
     def __or__(self, other: Report) -> Report:
         return replace(
@@ -87,6 +116,7 @@ class Report:
             tombstones=self.tombstones + other.tombstones,
             odd=self.odd or other.odd,
             seen=self.seen | other.seen,
+            aside=self.aside + other.aside,
         )
 
 
@@ -219,28 +249,51 @@ def _read(
     report = Report(table.topic, number, records.num_rows, len(decoded.tombstones))
     recorded = records.column("timestamp").take(pa.array(decoded.numbers))
     found = [seen(str(table.name), decoded.changes, decoded.streams, recorded, now, closer=table.closer)]
-    events: list[Event] = []
+    events, aside = list[Event](), list[Aside]()
     for at, record in zip(decoded.odd, odd_records.records_in(records, decoded.odd), strict=True):
         read = odd_records.read(record, table.facts, table.unrepresentable)
         reason = _against(read, table)
-        if reason is not None or not isinstance(read, odd_records.Read):
+        if reason is not None:
             place = "/".join(map(str, record.origin))
             return replace(report, odd=f"{place} ({reason})"), None, ()
-        stood = records.column("timestamp")[int(at)].as_py()
-        found.append(_seen_alone(read, table, record.origin, stood, now))
-        events += read.events
-    return replace(report, seen=merged(iter(found))), decoded.changes, events
+        if isinstance(read, odd_records.Read | odd_records.Spoilt):
+            stood = records.column("timestamp")[int(at)].as_py()
+            found.append(_seen_alone(read.change, table, record.origin, stood, now))
+        if isinstance(read, odd_records.Read):
+            events += read.events
+        elif isinstance(read, odd_records.Spoilt | Bad):
+            aside.append(_aside(read, record.origin, table))
+    return replace(report, seen=merged(iter(found)), aside=tuple(aside)), decoded.changes, events
+
+
+def _aside(read: odd_records.Spoilt | Bad, origin: Origin, table: Believed) -> Aside:
+    assert origin.partition is not None
+    assert origin.offset is not None
+    is_change = isinstance(read, odd_records.Spoilt)
+    is_named = isinstance(read, odd_records.Spoilt) or read.table is not None
+    source = str(table.name) if is_named else None
+    return Aside(origin.partition, origin.offset, read.reason, source, is_change)
 
 
 def _against(read: odd_records.Found, table: Believed) -> str | None:
-    """Return why a record is left for Spark, or None for a change that the rules apply."""
+    """Return why a record is left for Spark, or None for a change that the rules apply, and a bad record."""
     match read:
         case odd_records.Other():
             return read.what
-        case Bad():
-            return read.reason
         case odd_records.Read():
             return _of_events(read, table)
+        case odd_records.Spoilt():
+            moves = read.change.old_key or read.change.new_key
+            reasons = {
+                # Without a schema, the value is one of another type, which Spark plans anew.
+                read.reason: not table.keeps_bad or table.facts.schema is None,
+                "its place depends on a snapshot": read.change.unanchored,
+                "its row changes its key": bool(moves),
+            }
+            return next((reason for reason, applies in reasons.items() if applies), None)
+        case Bad():
+            is_of_another = read.table is not None and read.table != table.facts.table
+            return None if table.keeps_bad and not is_of_another else read.reason
     return type(read).__name__
 
 
@@ -254,10 +307,8 @@ def _of_events(read: odd_records.Read, table: Believed) -> str | None:
     return next((reason for reason, applies in reasons.items() if applies), None)
 
 
-def _seen_alone(
-    read: odd_records.Read, table: Believed, origin: Origin, recorded: datetime | None, now: int
-) -> Seen:
-    change, by = read.change, table.facts.settings.ordering.by
+def _seen_alone(change: Change, table: Believed, origin: Origin, recorded: datetime | None, now: int) -> Seen:
+    by = table.facts.settings.ordering.by
     own = now if recorded is None else min(micros_of(recorded), now)
     point = Point(
         str(table.name),

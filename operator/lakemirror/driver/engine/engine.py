@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -52,6 +52,7 @@ from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.profile.overview import Changes, Group, TableOverview
 from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.record.aside import BadRecord
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.rules.values import Outcome
 from lakemirror.driver.tables.names import TableName
@@ -128,6 +129,25 @@ class Read:
     def records(self) -> int:
         """How many records the engine applies."""
         return sum(each.report.records for each in self.tables.values()) + self.tombstones
+
+    @property
+    def unreadable(self) -> int:
+        """How many of its records are not known to be changes of a table."""
+        return sum(each.report.unreadable for each in self.tables.values())
+
+    def aside(self) -> Iterator[BadRecord]:
+        """Yield the records that cannot be applied."""
+        for each in self.tables.values():
+            for record in each.report.aside:
+                place = (str(each.report.topic), record.partition, record.offset)
+                yield BadRecord(*place, record.source, record.reason)
+
+    def without_unreadable(self) -> Read:
+        """Return the same without the records that are no changes, which somebody else keeps aside."""
+        tables = {
+            name: replace(each, report=each.report.without_unreadable()) for name, each in self.tables.items()
+        }
+        return replace(self, tables=tables)
 
     def rest(self, raw: DataFrame) -> DataFrame:
         """Return the records that are left for Spark."""
@@ -486,8 +506,9 @@ def _result(table: _Table, plain: Plain, version: int) -> TableResult:
     }
     tombstones = plain.report.tombstones
     counts = Counts(
-        records=plain.report.records,
+        records=plain.report.records - plain.report.unreadable,
         no_row_change=tombstones,
+        quarantined=plain.report.spoilt,
         tombstone_records=tombstones,
         applied=numbers[Outcome.APPLIED],
         superseded=numbers[Outcome.SUPERSEDED],

@@ -17,6 +17,8 @@ from lakemirror.driver.rules import restarts
 from lakemirror.driver.rules.restarts import Point
 from lakemirror.driver.tables.names import TableName
 
+_MOST_ASIDE: Final = 1_000
+"""Maximum number of records of a table that cannot be applied, in one batch."""
 _MAJOR: Final = slice(2, 12)
 """What a sequence has of a position (`rules.positions`); zeros if an offset orders its change, or nothing."""
 
@@ -75,7 +77,8 @@ def judge_planned(
     for each in candidates:
         reason = next(_reasons(each, memory, undecided), None)
         tombstones = each.report.tombstones
-        if reason is None and (each.report.records - tombstones, tombstones) != numbers[each.table.name]:
+        changes = each.report.records - tombstones - each.report.unreadable
+        if reason is None and (changes, tombstones) != numbers[each.table.name]:
             reason = "other records were read than were seen at first"
         if reason is not None:
             left[each.table.name] = Reason(reason)
@@ -122,8 +125,14 @@ def _reasons(found: Candidate, memory: Memory, undecided: frozenset[str]) -> Ite
     for each in done:
         if each.error is not None:
             yield f"a task failed: {each.error}"
-    if seen.records != sum(sum(each.counted.outcomes.values()) for each in done):
+    if seen.records - report.spoilt != sum(sum(each.counted.outcomes.values()) for each in done):
         yield "not each change has exactly one outcome"
+    if report.aside and seen.records == report.spoilt:
+        yield "it has no change that can be applied"
+    if len(report.aside) > _MOST_ASIDE:
+        yield "many of its records cannot be applied"
+    if len({(each.partition, each.offset) for each in report.aside}) < len(report.aside):
+        yield "a record that cannot be applied was sent twice"
     if table.collected is not None and seen.ends is not None and seen.ends[0] <= table.collected:
         yield "a tombstone that was collected may be newer"
     if not streams <= memory.keys():

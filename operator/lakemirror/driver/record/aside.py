@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakemirror.driver.materialise import materialised, release
 from lakemirror.driver.profile.overview import APART, source_of
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import quarantine
@@ -40,6 +42,38 @@ def keep_aside(
     if parts:
         stored = quarantine.store(reduce(DataFrame.unionByName, parts), checkpoint, batch)
         require_stored(rest + sum(count for _, count in tables), stored)
+
+
+class BadRecord(NamedTuple):
+    """A record that cannot be applied: its place, its table (None if that is not known), and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    source: str | None
+    reason: str
+
+
+def keep_bad(records: Sequence[BadRecord], raw: DataFrame, checkpoint: str, batch: Batch) -> bool:
+    """Store bad records of a batch in the checkpoint's quarantine, with their bytes.
+
+    Returns False, without storing any, if their places are not those of exactly as many records.
+    """
+    if not records:
+        return True
+    names = "topic STRING, partition INT, offset BIGINT, source STRING, reason STRING"
+    places = raw.sparkSession.createDataFrame([tuple(each) for each in records], names)
+    topics = sorted({each.topic for each in records})
+    mine = raw.where(F.col("topic").isin(topics) & F.col("problem").isNull())
+    found = materialised(mine.join(F.broadcast(places), ["topic", "partition", "offset"]))
+    try:
+        if found.count() != len(records):
+            return False
+        stored = quarantine.store(found.withColumn("scope", F.lit("record")), checkpoint, batch)
+        require_stored(len(records), stored)
+    finally:
+        release(found)
+    return True
 
 
 def _unreadable(bad: DataFrame) -> DataFrame:
