@@ -7,74 +7,219 @@ the quarantine, and what happened to columns.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Row as SparkRow
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.api.source import Envelope
+from lakemirror.api.tables import Columns, Expectation, Table
+from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.rules import texts
+from lakemirror.driver.rules.conditions import Condition, Expected
 from lakemirror.driver.rules.drift import Change
-from lakemirror.driver.rules.envelopes import debezium, flat, maxwell
-from lakemirror.driver.rules.envelopes.records import Ordering
+from lakemirror.driver.rules.envelopes import custom, debezium, flat, maxwell
+from lakemirror.driver.rules.envelopes.records import Ordering, TableName
 from lakemirror.driver.rules.envelopes.records import Settings as ReadSettings
 from lakemirror.driver.rules.keys import micros_of
+from lakemirror.driver.rules.kinds import Arrays, Decimals, Kind, Maps, Plain, Structs
 from lakemirror.driver.rules.rows import shown
-from lakemirror.driver.rules.schemas import fields_of_envelope, fields_of_struct
+from lakemirror.driver.rules.schemas import Field, field_at, fields_at, fields_of_envelope, fields_of_struct
+from lakemirror.driver.rules.texts import Writing
 from lakemirror.driver.rules.values import Row
 from lakemirror.driver.rules.versions import Version
+from tests.support.conditions import CONDITIONS
 from tests.support.mirroring import Mirroring, audited
-from tests.support.records import read
-from tests.support.rule_engine import Asked, Classify, Engine, Mirrored
+from tests.support.records import Record, read
+from tests.support.rule_engine import Asked, Classify, DeclaredIn, Engine, FieldsOf, Mirrored
 
-COUNTS = ("applied", "superseded", "stale", "duplicates", "quarantined")
+COUNTS = ("applied", "superseded", "stale", "duplicates", "quarantined", "violations")
 DELETED_AT = "deleted_at"
 """The column of soft deletes in these pipelines."""
 
 
-ENVELOPES: Mapping[str, Classify] = {
-    "debezium": debezium.classify,
-    "debezium-flat": flat.classify,
-    "maxwell": maxwell.classify,
+@dataclass(frozen=True)
+class Format:
+    """How the rules read the records of an envelope."""
+
+    classify: Classify
+    fields_of: FieldsOf = fields_of_envelope
+    declared_in: DeclaredIn = lambda schema: {each.name: each for each in fields_of_envelope(schema)}
+    is_metadata: Callable[[str], bool] = lambda _: False
+    writing: Writing = texts.DEBEZIUM
+
+
+def _flat_fields(schema: Any) -> Mapping[str, Field]:
+    return {each.name: each for each in fields_of_struct(schema)}
+
+
+FORMATS: Mapping[str, Format] = {
+    "debezium": Format(debezium.classify),
+    "debezium-flat": Format(flat.classify, fields_of_struct, _flat_fields, flat.is_metadata),
+    "maxwell": Format(maxwell.classify, fields_of_struct, writing=texts.MAXWELL),
 }
 
 
-def by_rules(mirroring: Mirroring) -> Engine:
-    """What the rules make of all that was delivered to a pipeline, in its batches."""
-    spec = mirroring.pipeline.spec
-    is_flat = spec.envelope.format == "debezium-flat"
-    default = Asked(spec.defaults.mode, unrepresentable=spec.on_unrepresentable)
-    of_tables = {}
-    for each in spec.tables:
-        soft = each.delete is not None and each.delete.type == "soft"
-        excluded = each.columns.exclude or () if each.columns is not None else ()
-        of_tables[each.source] = Asked(
-            each.mode or default.mode,
-            each.primary_key or (),
-            soft,
-            frozenset(excluded),
-            spec.on_unrepresentable,
-        )
-    engine = Engine(
-        ENVELOPES[spec.envelope.format],
-        ReadSettings(Ordering(spec.ordering.by)),
-        asked=of_tables,
-        default=default,
-        is_metadata=flat.is_metadata if is_flat else lambda _: False,
-        fields_of=fields_of_struct if is_flat else fields_of_envelope,
-        location=lambda table: mirroring.path(table.database or "", table.schema, table.table or ""),
+def format_of(envelope: Envelope, ordered_by: Sequence[str]) -> Format:
+    """How the rules read the records of an envelope, as the manifest describes it."""
+    if envelope.format != "custom":
+        return FORMATS[envelope.format]
+    assert envelope.fields is not None
+    fields = custom.Fields(**envelope.fields.model_dump(), op_map=envelope.op_map)
+    path = fields.after.split(".") if fields.after else []
+
+    def declared_in(schema: Any) -> Mapping[str, Field]:
+        found = {name: field_at(schema, name.split(".")) for name in ordered_by}
+        return {name: each for name, each in found.items() if each is not None}
+
+    return Format(
+        lambda record, settings: custom.classify(record, settings, fields),
+        lambda schema: fields_at(schema, path),
+        declared_in,
+        fields.is_metadata,
+        texts.UNKNOWN,
     )
-    files = {file.read_bytes(): file for file in sorted(mirroring.input.iterdir(), reverse=True)}
-    for file in sorted(files.values()):  # a file with the content of an earlier one is skipped
-        engine.deliver(read(file))
+
+
+@contextmanager
+def handed_over() -> Iterator[list[list[Record]]]:
+    """The records of each batch that a pipeline reads from its source while this lasts."""
+    batches: list[list[Record]] = []
+    apply = BatchApplier.apply
+
+    def noted(self: BatchApplier, raw: DataFrame, batch: Batch) -> Any:
+        if not batch.query_id.startswith("replay-"):
+            batches.append([_line(each) for each in raw.collect()])
+        return apply(self, raw, batch)
+
+    with mock.patch.object(BatchApplier, "apply", noted):
+        yield batches
+
+
+def _line(row: SparkRow) -> Record:
+    """A record line of a raw record."""
+    texts = {
+        name: None if row[name] is None else bytes(row[name]).decode(errors="surrogateescape")
+        for name in ("key", "value")
+    }
+    place = {name: row[name] for name in ("topic", "partition", "offset", "problem")}
+    at = 0 if row["timestamp"] is None else micros_of(row["timestamp"].astimezone()) // 1000
+    return {**place, **texts, "timestamp": at, "headers": []}
+
+
+def by_rules(mirroring: Mirroring, batches: Iterable[Sequence[Record]] | None = None) -> Engine:
+    """What the rules make of all that was delivered to a pipeline, in its batches.
+
+    ``batches`` are those of files of rows (`handed_over`).
+    """
+    spec = mirroring.pipeline.spec
+    default = Asked(spec.defaults.mode, unrepresentable=spec.on_unrepresentable)
+    names = tuple(spec.ordering.columns or ())
+    form = format_of(spec.envelope, names)
+    engine = Engine(
+        form.classify,
+        ReadSettings(
+            Ordering(spec.ordering.by, columns=names), null_deletes=spec.envelope.null_value != "ignore"
+        ),
+        asked={each.source: _asked(each, default) for each in spec.tables},
+        default=default,
+        is_metadata=form.is_metadata,
+        fields_of=form.fields_of,
+        declared_in=form.declared_in,
+        corrects=spec.source.files is not None and spec.source.files.format != "records",
+        writing=form.writing,
+        location=lambda table: _location(mirroring, table),
+    )
+    for batch in _read(mirroring) if batches is None else batches:
+        engine.deliver(batch)
     return engine
 
 
-def assert_agreement(spark: SparkSession, mirroring: Mirroring) -> None:
+def _read(mirroring: Mirroring) -> Iterator[list[Record]]:
+    """The batches of files of records. A file with the content of an earlier one is skipped."""
+    files = {file.read_bytes(): file for file in sorted(mirroring.input.iterdir(), reverse=True)}
+    return (read(file) for file in sorted(files.values()))
+
+
+def _asked(table: Table, default: Asked) -> Asked:
+    """What the manifest says of a table."""
+    columns = table.columns or Columns()
+    return replace(
+        default,
+        mode=table.mode or default.mode,
+        primary_key=table.primary_key or (),
+        soft=table.delete is not None and table.delete.type == "soft",
+        deleted_at=(table.delete and table.delete.column) or DELETED_AT,
+        exclude=frozenset(columns.exclude or ()),
+        filter=None if table.filter is None else _condition(table.filter, f"tables[{table.source}].filter"),
+        expectations=[_expected(table, each) for each in table.expectations or ()],
+        types={name: kind_of(text) for name, text in (columns.types or {}).items()},
+        encodings=columns.encodings or {},
+    )
+
+
+def _expected(table: Table, expectation: Expectation) -> Expected:
+    place = f"tables[{table.source}].expectations[{expectation.name}]"
+    return Expected(expectation.name, _condition(expectation.condition, place), expectation.on_violation)
+
+
+def _condition(sql: str, place: str) -> Condition:
+    reads, evaluate = CONDITIONS[sql]
+    return Condition(sql, place, reads, evaluate)
+
+
+def kind_of(text: str) -> Kind:
+    """The type that a manifest declares, in Spark's DDL."""
+    name, _, inner = text.strip().removesuffix(">").partition("<")
+    parts = _split(inner)
+    if name.lower() == "array":
+        return Arrays(kind_of(inner))
+    if name.lower() == "map":
+        return Maps(kind_of(parts[0]), kind_of(parts[1]))
+    if name.lower() == "struct":
+        members = [each.partition(":") for each in parts]
+        return Structs(tuple((member.strip(), kind_of(kind)) for member, _, kind in members))
+    word, _, digits = name.lower().removesuffix(")").partition("(")
+    if word in ("decimal", "dec", "numeric"):
+        precision, _, scale = (digits or "10,0").partition(",")
+        return Decimals(int(precision), int(scale or 0))
+    other = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
+    return Plain(other.get(word, word).upper())
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that are in no brackets."""
+    parts, depth = [""], 0
+    for each in text:
+        depth += (each in "<(") - (each in ">)")
+        if each == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += each
+    return parts
+
+
+def _location(mirroring: Mirroring, table: TableName) -> str:
+    target = mirroring.pipeline.spec.target.template
+    names = {"{db}": table.database, "{schema}": table.schema or table.database, "{table}": table.table}
+    for hole, name in names.items():
+        target = target.replace(hole, name or "")
+    return target
+
+
+def assert_agreement(
+    spark: SparkSession, mirroring: Mirroring, batches: Iterable[Sequence[Record]] | None = None
+) -> None:
     """Fail where a pipeline and the rules differ after all that was delivered."""
-    differ = differences(spark, mirroring, by_rules(mirroring))
+    differ = differences(spark, mirroring, by_rules(mirroring, batches))
     assert not differ, "\n".join(differ[:40])
 
 
@@ -87,7 +232,7 @@ def differences(spark: SparkSession, mirroring: Mirroring, engine: Engine) -> li
     for name, mine in sorted(engine.tables.items()):
         found = of_mirror(spark, targets[name], mine)
         expected = {each: counts[name][each] for each in COUNTS}
-        counted = {each: mine.counts[each] for each in COUNTS}
+        counted = {each: mine.counts[each] for each in COUNTS} | {"violations": mine.violations.total()}
         if _have_waited(reasons, engine, name):
             expected, counted = {"all": sum(expected.values())}, {"all": sum(counted.values())}
         if expected != counted:
@@ -140,7 +285,17 @@ def quarantined(spark: SparkSession, mirroring: Mirroring) -> dict[Any, str]:
         return {}
     aside = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine")
     rows = aside.select("topic", "partition", "offset", "reason").collect()
-    return {(row["topic"], row["partition"], row["offset"]): row["reason"] for row in rows}
+    return {(row["topic"], row["partition"], row["offset"]): _without_cause(row["reason"]) for row in rows}
+
+
+def _without_cause(reason: str) -> str:
+    """A reason without what Spark says of a row for which a condition fails, and without what the manifest
+    could say of a value that does not fit.
+    """
+    reason = reason.partition("; Spark says of one such row: ")[0]
+    return (
+        reason.partition(". To write them to a new column, set ")[0] if "does not fit" in reason else reason
+    )
 
 
 def drifted(spark: SparkSession, mirroring: Mirroring) -> dict[str, list[tuple[Any, ...]]]:
@@ -197,10 +352,15 @@ def _rows(rows: Iterable[SparkRow], table: Mirrored) -> dict[Any, Any]:
         _key(row, table): (
             _values(row, table),
             *_metadata(row),
-            row[DELETED_AT] if table.asked.soft else None,
+            _deleted(row["__event_time"], row[table.asked.deleted_at]) if table.asked.soft else None,
         )
         for row in rows
     }
+
+
+def _deleted(at: int | None, deleted_at: int | None) -> int | str | None:
+    """When a row was deleted. A delete without a time has that of its batch."""
+    return "deleted" if deleted_at is not None and at is None else deleted_at
 
 
 def _versions(rows: Iterable[SparkRow], table: Mirrored) -> dict[Any, Any]:
@@ -233,7 +393,7 @@ def _row_by_rules(row: Row, table: Mirrored) -> tuple[Any, ...]:
 
 def _rows_by_rules(table: Mirrored) -> dict[Any, Any]:
     return {
-        tuple(map(plain, key)): (*_row_by_rules(row, table), row.deleted_at)
+        tuple(map(plain, key)): (*_row_by_rules(row, table), _deleted(row.at, row.deleted_at))
         for key, row in table.mirror.rows.items()
     }
 

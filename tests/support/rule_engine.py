@@ -10,13 +10,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any, Literal
 
+from lakemirror.api.tables import match_table
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules import drift
+from lakemirror.driver.rules import drift, row_keys
 from lakemirror.driver.rules.append import Listed, append, former_row
 from lakemirror.driver.rules.batch import Mirror, VersionedMirror, apply, apply_versions
+from lakemirror.driver.rules.conditions import Condition, Evidence, Expected, filtered_or_why, verdict
 from lakemirror.driver.rules.envelopes import debezium
 from lakemirror.driver.rules.envelopes.records import (
     Bad,
@@ -28,14 +29,15 @@ from lakemirror.driver.rules.envelopes.records import (
     TableName,
     Truncate,
 )
-from lakemirror.driver.rules.inference import Shape, kind_of, merge, shape_of
+from lakemirror.driver.rules.inference import Shape, kind_of, merge, shape_of, with_members
 from lakemirror.driver.rules.keys import encode
 from lakemirror.driver.rules.kinds import STRING, Kind
 from lakemirror.driver.rules.lives import Default, Life, is_constant, with_defaults, without_former
+from lakemirror.driver.rules.ordering_columns import NO_TYPES, in_order
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import By, Origin, identity, log_of, own
-from lakemirror.driver.rules.row_keys import Keyed, KeyOfTable, keyed
-from lakemirror.driver.rules.rows import Column, RowReader, Unrepresentable
+from lakemirror.driver.rules.row_keys import Keyed, KeyOfTable, Left
+from lakemirror.driver.rules.rows import Column, Image, RowReader, Unrepresentable
 from lakemirror.driver.rules.schemas import (
     UNREADABLE,
     Field,
@@ -44,13 +46,16 @@ from lakemirror.driver.rules.schemas import (
     fields_of_struct,
 )
 from lakemirror.driver.rules.table import Table
+from lakemirror.driver.rules.texts import DEBEZIUM, Encoding, Writing
 from lakemirror.driver.rules.types import DEFAULT
 from lakemirror.driver.rules.values import Event, Key, Outcome, Row
-from lakemirror.driver.rules.versions import Tracking
+from lakemirror.driver.rules.versions import NO_TIME, Tracking, time_of
 from tests.support.records import Record as Line
 
 FieldsOf = Callable[[Any], Sequence[Field]]
 """Returns the columns that a schema of a record declares."""
+DeclaredIn = Callable[[Any], Mapping[str, Field]]
+"""Returns what a schema of a record declares of the columns that order changes."""
 Classify = Callable[[Record, Settings], Classified]
 Found = tuple[Record, Change | Truncate]
 Mode = Literal["scd1", "scd2", "append"]
@@ -58,13 +63,21 @@ Mode = Literal["scd1", "scd2", "append"]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the manifest says of a table. Without a mode, it depends on whether records have a key."""
+    """What the manifest says of a table. Without a mode, it depends on whether records have a key.
+
+    ``deleted_at`` is the column of soft deletes.
+    """
 
     mode: Mode | None = None
     primary_key: Sequence[str] = ()
     soft: bool = False
+    deleted_at: str = "deleted_at"
     exclude: frozenset[str] = frozenset()
     unrepresentable: Unrepresentable = "quarantine"
+    filter: Condition | None = None
+    expectations: Sequence[Expected] = ()
+    types: Mapping[str, Kind] = field(default_factory=dict)
+    encodings: Mapping[str, Encoding] = field(default_factory=dict)
 
 
 @dataclass
@@ -72,7 +85,8 @@ class Mirrored:
     """One table: its key, its columns, and what the rules keep of it.
 
     ``held`` are records that wait for the first row, ``reasons`` those of the quarantine, by the origin.
-    ``since`` has the lowest sequence of a change with a column that the batch adds.
+    ``since`` has the lowest sequence of a change with a column that the batch adds, ``from_rows`` the columns
+    of a declared key that not all records of the batch have in their own keys.
     """
 
     asked: Asked = field(default_factory=Asked)
@@ -80,19 +94,23 @@ class Mirrored:
     name: str = ""
     key: list[str] = field(default_factory=list)
     columns: dict[str, Kind] = field(default_factory=dict)
-    shapes: dict[str, Shape] = field(default_factory=dict)
     mirror: Mirror = field(default_factory=Mirror)
     versions: VersionedMirror = field(default_factory=VersionedMirror)
     listed: list[Listed] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[Origin, str] = field(default_factory=dict)
     drift: list[drift.Drift] = field(default_factory=list)
+    violations: Counter[str] = field(default_factory=Counter)
     held: list[Found] = field(default_factory=list)
     lives: dict[str, Life] = field(default_factory=dict)
     since: dict[str, bytes] = field(default_factory=dict)
+    from_rows: Sequence[str] = ()
     is_made: bool = False
     is_metadata: Callable[[str], bool] = lambda _: False
     fields_of: FieldsOf = fields_of_envelope
+    writing: Writing = DEBEZIUM
+    corrects: bool = False
+    arrived: dict[Origin, int] = field(default_factory=dict)
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -153,6 +171,9 @@ class Engine:
     location: Callable[[TableName], str] = lambda table: named(table)
     is_metadata: Callable[[str], bool] = lambda _: False
     fields_of: FieldsOf = fields_of_envelope
+    declared_in: DeclaredIn = lambda schema: {each.name: each for each in fields_of_envelope(schema)}
+    writing: Writing = DEBEZIUM
+    corrects: bool = False
     topics: dict[str | None, set[str]] = field(default_factory=dict)
 
     def deliver(self, lines: Iterable[Line]) -> None:
@@ -161,7 +182,7 @@ class Engine:
         tombstones = []
         for line in lines:
             record = record_of(line)
-            found = self.classify(record, self.settings)
+            found = self.classified(record)
             if isinstance(found, NoRowChange):
                 if found.why == "tombstone":
                     tombstones.append(record.origin.topic)
@@ -172,6 +193,7 @@ class Engine:
                 self.reasons[record.origin] = found.reason if isinstance(found, Bad) else reason or ""
             else:
                 by_table.setdefault(found.table, []).append((record, found))
+                self._table(found.table).table.arrived[record.origin] = line["timestamp"] * 1000
                 self.topics.setdefault(record.origin.topic, set()).add(named(found.table))
         for name, mine in by_table.items():
             self._table(name).deliver(mine)
@@ -180,13 +202,28 @@ class Engine:
             counts = self.tables[min(names)].counts if len(names) == 1 else self.unknown
             counts[str(Outcome.NO_ROW_CHANGE)] += 1
 
+    def classified(self, record: Record) -> Classified:
+        """What a record says, with its place in the order."""
+        found, ordering = self.classify(record, self.settings), self.settings.ordering
+        if ordering.by != "columns" or not isinstance(found, (Change, Truncate)):
+            return found
+        schema = None if isinstance(found, Truncate) else found.schema
+        try:
+            declared = {} if schema is None else self.declared_in(schema)
+        except SchemaError:
+            return Bad(NO_TYPES, found.table)
+        texts = self.writing.decimals != "connect"
+        placed = in_order(found, record.origin, ordering.columns, declared, texts=texts)
+        return Bad(placed, found.table) if isinstance(placed, str) else placed
+
     def _table(self, name: TableName) -> Applying:
         whole = named(name)
         if whole not in self.tables:
-            short = ".".join(whole.split(".")[-2:])
-            asked = self.asked.get(whole, self.asked.get(short, self.default))
+            listed = match_table(self.asked, whole)
+            asked = self.default if listed is None else self.asked[listed]
             made = Mirrored(asked, self.location(name), whole)
             made.is_metadata, made.fields_of = self.is_metadata, self.fields_of
+            made.writing, made.corrects = self.writing, self.corrects
             self.tables[whole] = made
         return Applying(self.tables[whole], self.settings.ordering.by)
 
@@ -201,6 +238,8 @@ class Applying:
     def deliver(self, found: Sequence[Found]) -> None:
         """Apply a batch. Truncates wait until there is a row; their later outcome counts for nothing."""
         table = self.table
+        if table.asked.mode == "scd2":
+            found = [(record, _timed(each, table.arrived[record.origin])) for record, each in found]
         if not table.is_made and not any(isinstance(each, Change) for _, each in found):
             table.held += found
             table.counts["refused"] += len(found)
@@ -219,28 +258,36 @@ class Applying:
         if changes:
             table.is_made = True
         planned = _plan(table, [each for _, each in changes], self.by)
-        events = []
+        told = []
         for (record, change), refused in zip(changes, planned, strict=True):
-            made = _events(table, record, change, refused)
-            if isinstance(made, str):
-                _refuse(table, record, made)
-            else:
-                events += made
+            mine = _events(table, record, change, refused)
+            told.append((record, change, mine))
+            if mine.problem is not None:
+                _refuse(table, record, mine.problem)
+            elif mine.is_left_out:
+                table.counts[str(Outcome.NO_ROW_CHANGE)] += 1
         truncates = [
             Truncated(each.seq, origin=record.origin, at=each.at)
             for record, each in found
             if isinstance(each, Truncate)
         ]
         if table.mode == "append":
-            self._append(changes, events, [each for each in found if isinstance(each[1], Truncate)])
+            self._append(told, [each for each in found if isinstance(each[1], Truncate)])
         else:
-            self._merge(events, truncates)
+            self._merge([event for *_, mine in told for event in mine.events], truncates)
 
     def _merge(self, events: Sequence[Event], truncates: Sequence[Truncated]) -> None:
         table = self.table
         columns = list(table.columns)
         tracked = [name for name in columns if name not in table.key]
-        settings = Table(columns, tracked, table.asked.soft, truncates=truncates, key=table.key)
+        settings = Table(
+            columns,
+            tracked,
+            table.asked.soft,
+            truncates=truncates,
+            key=table.key,
+            corrects=table.corrects,
+        )
         if table.mode == "scd2":
             versions = apply_versions(table.versions, events, Tracking(settings))
             table.versions = _as_of_lives(table, versions.mirror)
@@ -250,21 +297,16 @@ class Applying:
             table.mirror = applied.mirror
             table.counts.update({str(name): n for name, n in applied.counts(events).items()})
 
-    def _append(
-        self, changes: Sequence[tuple[Record, Change]], events: Sequence[Event], truncates: Sequence[Found]
-    ) -> None:
+    def _append(self, told: Sequence[tuple[Record, Change, Told]], truncates: Sequence[Found]) -> None:
+        """Add events to a list. An update that gives its row another key also ends the former row."""
         table = self.table
-        by_origin = {record.origin: change for record, change in changes}
         listed, is_record = [], []
-        for event in events:
-            change = by_origin[event.origin]
-            found = self._listed(event, change)
-            listed.append(found)
-            is_record.append(True)
-            if change.op == Op.UPDATE and change.old_key is not None:
-                columns = _columns(table, change)
-                former = RowReader({name: columns[name] for name in change.old_key}).read(change.old_key)
-                assert not isinstance(former, str)
+        for record, change, mine in told:
+            found = self._listed(record, change)
+            listed += [found._replace(values=each.row) for each in mine.events]
+            is_record += [True] * len(mine.events)
+            former = _former_row(table, change)
+            if isinstance(former, Image):
                 listed.append(former_row(found, former.values))
                 is_record.append(False)
         for record, each in truncates:
@@ -277,11 +319,11 @@ class Applying:
         table.counts.update(str(each) for each, mine in zip(outcomes, is_record, strict=True) if mine)
         table.listed += [each for each, what in zip(listed, outcomes, strict=True) if what is Outcome.APPLIED]
 
-    def _listed(self, event: Event, change: Change) -> Listed:
+    def _listed(self, record: Record, change: Change) -> Listed:
         log = identity(change.source, self.by)
         images = [change.key, change.row, change.before if change.op == Op.DELETE else None]
-        payload = json.dumps([log, event.op, *images], default=str)
-        return Listed(event.seq, event.op, event.origin, payload, event.row, is_placed=log is not None)
+        payload = json.dumps([log, change.op, *images], default=str)
+        return Listed(change.seq, change.op, record.origin, payload, is_placed=log is not None)
 
 
 def record_of(line: Line) -> Record:
@@ -289,7 +331,7 @@ def record_of(line: Line) -> Record:
     headers = tuple((name, None if text is None else _bytes(text)) for name, text in line["headers"])
     origin = Origin(line["topic"], line["partition"], line["offset"])
     value, key = (None if line[name] is None else _bytes(line[name]) for name in ("value", "key"))
-    return Record(value, key, headers, origin)
+    return Record(value, key, headers, origin, line.get("problem"))
 
 
 def _bytes(text: str) -> bytes:
@@ -313,6 +355,10 @@ def _unreadable(found: Classified, fields_of: FieldsOf) -> str | None:
     return None
 
 
+def _timed(change: Change | Truncate, arrived: int) -> Change | Truncate:
+    return change._replace(at=time_of(change.at, arrived))
+
+
 def _no_row(table: Mirrored) -> str:
     return f"no row of {table.name} was seen yet, only a truncate: its mirror is made with the first"
 
@@ -327,30 +373,28 @@ def _plan(table: Mirrored, changes: Sequence[Change], by: By) -> list[frozenset[
     mirror cannot hold.
     """
     _key_of_table(table, changes)
+    table.from_rows = _from_rows(table, changes)
+    declared = table.asked.types
     fields = [None if each.schema is None else table.fields_of(each.schema) for each in changes]
     dropped, returned = _turned(table, changes, fields, by)
     schemas: dict[str, tuple[bytes, dict[str, Kind]]] = {}
+    shapes: dict[str, Shape] = {}
     of_change = []
     for change, mine in zip(changes, fields, strict=True):
         if mine is None:
             of_change.append("")
-            for name, value in (change.row or change.before or {}).items():
-                if not table.has(name):
-                    continue
-                table.shapes[name] = reduce(merge, [table.shapes.get(name, Shape()), shape_of(value)])
+            for name, value in _image(table, change).items():
+                if table.has(name):
+                    shapes[name] = merge(shapes.get(name, Shape()), shape_of(value))
             continue
         text = repr(mine)
         of_change.append(text)
         first, kinds = schemas.get(text, (change.seq, {}))
         shown = [each for each in mine if table.has(each.name) and not table.is_former(each.name, change)]
-        kinds = {**kinds, **{each.name: Column.of(each).kind for each in shown}}
+        kinds = {**kinds, **{each.name: declared.get(each.name, Column.of(each).kind) for each in shown}}
         schemas[text] = (min(first, change.seq), kinds)
-    shown = {name: kind_of(shape) for name, shape in table.shapes.items()}
-    untyped = {
-        name: kind if name not in table.columns else drift.grown(table.columns[name], kind)
-        for name, kind in shown.items()
-        if kind is not None
-    }
+    found = {name: _inferred(table, name, shape) for name, shape in shapes.items()}
+    untyped = {name: kind for name, kind in found.items() if kind is not None}
     if untyped:
         schemas[""] = (min((each.seq for each in changes), default=b""), untyped)
     ordered = sorted(schemas, key=lambda text: schemas[text][0])
@@ -365,6 +409,26 @@ def _plan(table: Mirrored, changes: Sequence[Change], by: By) -> list[frozenset[
     _fill(table, planned.add, changes, fields)
     refused = dict(zip(ordered, planned.refused, strict=True))
     return [refused.get(text, frozenset()) for text in of_change]
+
+
+def _image(table: Mirrored, change: Change) -> Mapping[str, Any]:
+    """What a change without a schema shows of the columns."""
+    if change.row is not None:
+        return change.row
+    if change.before is not None:
+        return change.before
+    return change.key or {} if table.mode == "append" else {}
+
+
+def _inferred(table: Mirrored, name: str, shape: Shape) -> Kind | None:
+    """The type of a column of records without a schema: the mirror's, the manifest's, or that of its values.
+
+    Objects of the mirror may have new members.
+    """
+    there, declared = table.columns.get(name), table.asked.types.get(name)
+    if there is None or declared is not None:
+        return there or declared or kind_of(shape)
+    return with_members(there, shape)
 
 
 def _turned(
@@ -479,62 +543,140 @@ def _key_of_table(table: Mirrored, changes: Sequence[Change]) -> None:
     table.key = list(table.asked.primary_key or (keys.most_common(1)[0][0] if keys else ()))
 
 
-def _events(table: Mirrored, record: Record, change: Change, refused: frozenset[str]) -> list[Event] | str:
-    """A change as an event, and the delete of its row's former key; or why its record cannot be applied."""
+@dataclass(frozen=True)
+class Told:
+    """What a record brings: its events (with a delete of its row's former key), or why it cannot be applied.
+
+    A row leaves its former key even if its record cannot be applied. ``is_left_out`` says that a filter
+    leaves the record out of a list.
+    """
+
+    events: Sequence[Event] = ()
+    problem: str | None = None
+    is_left_out: bool = False
+
+
+def _from_rows(table: Mirrored, changes: Sequence[Change]) -> list[str]:
+    """The columns of a declared key that are taken from the rows of a batch."""
+    of_schema: dict[str, set[tuple[str, ...]]] = {}
+    for change in changes:
+        keys = of_schema.setdefault(repr(change.schema), set())
+        if change.key_schema is not None:
+            keys.add(tuple(_names(change.key_schema)))
+        elif change.key is not None:
+            keys.add(tuple(change.key))
+    own = [names for keys in of_schema.values() for names in keys or {()}]
+    return [name for name in table.asked.primary_key if any(name not in names for names in own)]
+
+
+def _events(table: Mirrored, record: Record, change: Change, refused: frozenset[str]) -> Told:
+    """What a change brings."""
+    if table.mode == "scd2" and change.at is None:
+        return Told(problem=NO_TIME)
     columns = _columns(table, change)
-    found = Keyed(())
-    if table.key:
-        of_key = keyed(change, record.key is not None, _key(table, change, columns))
-        if isinstance(of_key, str):
-            return of_key
-        found = of_key
-    row = change.row
-    if row is None and table.mode == "append":
-        row = {**(change.key or {}), **(change.before or {})}
-    if refused and change.op != Op.DELETE:
-        return f"column {min(refused)}: its type changed"
-    image = RowReader(columns).read(
-        {name: value for name, value in (row or {}).items() if not table.is_former(name, change)},
-        unrepresentable=table.asked.unrepresentable,
-        may_have_gaps=change.may_have_gaps,
-        partial=change.partial,
-        key=table.key,
-    )
-    if isinstance(image, str):
-        if row is not None:
-            return image
-        image = None
-    if image is not None and row is not None and change.schema is not None:
-        lacking = table.columns.keys() - _fields_of(table, change).keys()
-        defaults = {name: value for name, value in table.defaults.items() if name in lacking}
-        image = image._replace(values={**image.values, **defaults})
+    of_table = _key(table, change, columns)
+    moved = row_keys.left(change, of_table) if table.key else None
+    image = _image_of(table, change, columns, refused)
+    gaps = image.gaps if isinstance(image, Image) else frozenset()
+    halves = [] if moved is None or (moved.to is None and gaps) else [_half(record, change, moved)]
+    found = row_keys.keyed(change, record.key is not None, of_table) if table.key else Keyed(())
+    former = _former_row(table, change)
+    for problem in (found, "the row's former key does not fit" if isinstance(former, str) else None, image):
+        if isinstance(problem, str):
+            return Told(halves, problem)
+    assert isinstance(found, Keyed)
+    assert isinstance(image, Image)
     event = Event(
         found.key,
         change.op if found.former is None else Op.CREATE,
         change.seq,
         change.at,
         record.origin,
-        {} if image is None or row is None else image.values,
-        frozenset() if image is None or row is None else image.gaps,
-        {} if image is None or row is None else image.texts,
+        image.values,
+        image.gaps,
+        image.texts,
         old_key=found.old_key or found.former,
         new_key=found.new_key,
         unanchored=change.unanchored,
         digest=_digest(change, record.origin),
     )
-    if found.former is None:
-        return [event]
-    half = event._replace(
-        key=found.former,
-        op=Op.DELETE,
-        row={},
-        gaps=frozenset(),
-        texts={},
-        old_key=None,
-        new_key=found.key,
+    return _conditional(table, change, event, halves)
+
+
+def _former_row(table: Mirrored, change: Change) -> Image | str | None:
+    """The former key of a row in a list, if an update changes it; a text if it cannot be read."""
+    if table.mode != "append" or change.op != Op.UPDATE or change.old_key is None:
+        return None
+    columns = _columns(table, change)
+    return RowReader({name: columns[name] for name in change.old_key}).read(change.old_key)
+
+
+def _half(record: Record, change: Change, moved: Left) -> Event:
+    """The delete of the key that a row has left, which has no record of its own."""
+    return Event(
+        moved.former,
+        Op.DELETE,
+        change.seq,
+        change.at,
+        record.origin,
+        new_key=moved.to,
+        unanchored=change.unanchored,
+        digest=_digest(change, record.origin),
         is_half=True,
     )
-    return [event, half]
+
+
+def _image_of(
+    table: Mirrored, change: Change, columns: Mapping[str, Column], refused: frozenset[str]
+) -> Image | str:
+    """The row that a change shows, or why it cannot be applied."""
+    row = change.row
+    if row is None and table.mode == "append":
+        row = {**(change.key or {}), **(change.before or {})}
+    if refused and change.op != Op.DELETE:
+        return f"column {min(refused)}: its type changed"
+    if row is None:
+        return Image()
+    image = RowReader(columns).read(
+        {name: value for name, value in row.items() if not table.is_former(name, change)},
+        unrepresentable=table.asked.unrepresentable,
+        may_have_gaps=change.may_have_gaps,
+        partial=change.partial,
+        key=table.key,
+    )
+    if isinstance(image, str) or change.schema is None:
+        return image
+    lacking = table.columns.keys() - _fields_of(table, change).keys()
+    defaults = {name: value for name, value in table.defaults.items() if name in lacking}
+    return image._replace(values={**image.values, **defaults})
+
+
+def _conditional(table: Mirrored, change: Change, event: Event, halves: Sequence[Event]) -> Told:
+    """What conditions of the manifest leave of an event."""
+    keyed = bool(table.key)
+    evidence = _evidence(table, change, event)
+    if table.asked.filter is not None:
+        kept = filtered_or_why(event, table.asked.filter, evidence, keyed=keyed)
+        if isinstance(kept, str):
+            return Told(halves, kept)
+        if kept is None:
+            return Told(halves, is_left_out=True)
+        if kept is not event:
+            return Told([kept, *halves])
+    found = verdict(event, table.asked.expectations, evidence)
+    for name in found.violates:
+        table.violations[name] += 1
+    if found.problem is not None:
+        return Told(halves, found.problem)
+    return Told([event._replace(violates=found.violates), *halves])
+
+
+def _evidence(table: Mirrored, change: Change, event: Event) -> Evidence:
+    """What is known of the row of an event."""
+    gaps = [name for name in table.columns if name in event.gaps]
+    if change.schema is not None or change.partial:
+        return Evidence(gaps)
+    return Evidence(gaps, [name for name in table.columns if name not in (change.row or {})])
 
 
 def _digest(change: Change, origin: Origin) -> str:
@@ -545,12 +687,18 @@ def _digest(change: Change, origin: Origin) -> str:
 
 def _columns(table: Mirrored, change: Change) -> dict[str, Column]:
     if change.schema is None:
-        return {name: Column(name, kind) for name, kind in table.columns.items()}
+        return {name: _untyped(table, name, kind) for name, kind in table.columns.items()}
     fields = _fields_of(table, change)
     return {
         name: Column.of(fields[name], kind) if name in fields else Column(name, STRING)
         for name, kind in table.columns.items()
     }
+
+
+def _untyped(table: Mirrored, name: str, kind: Kind) -> Column:
+    encoding = table.asked.encodings.get(name)
+    writing = table.writing if encoding is None else replace(table.writing, encoding=encoding)
+    return Column(name, kind, writing=writing)
 
 
 def _fields_of(table: Mirrored, change: Change) -> dict[str, Field]:
@@ -562,8 +710,7 @@ def _fields_of(table: Mirrored, change: Change) -> dict[str, Field]:
 
 def _key(table: Mirrored, change: Change, columns: Mapping[str, Column]) -> KeyOfTable:
     there = {name: columns[name] for name in table.key if name in columns}
-    declared = table.asked.primary_key
-    from_rows = [name for name in declared if name not in (change.key or {})]
+    declared, from_rows = table.asked.primary_key, table.from_rows
     own = list(change.key or {}) if change.key_schema is None else _names(change.key_schema)
     other = None
     if change.key is not None and not declared and sorted(own) != sorted(table.key):

@@ -21,6 +21,7 @@ from lakemirror.driver.rules.envelopes.records import (
     Truncate,
 )
 from lakemirror.driver.rules.positions import NO_ORIGIN, Origin, is_snapshot
+from lakemirror.driver.rules.schemas import SchemaError, field_of, fields_at
 
 pytestmark = pytest.mark.guarantee(
     "Records of each envelope are read as its format specifies; what they lack is named"
@@ -293,3 +294,28 @@ def test_a_null_value_that_nothing_places_is_named(
     assert isinstance(found, Bad)
     assert found.reason.startswith(expected)
     assert (found.table is not None) == names_table
+
+
+def test_parts_of_a_record_that_is_its_row_are_no_columns() -> None:
+    parts = {"op": "Op", "before": "was", "key": "id", "timestamp": "at", "table": "of"}
+    flat = Fields(**parts)
+    assert [name for name in ("Op", "was", "id", "at", "of", "v") if flat.is_metadata(name)] == [
+        "Op",
+        "was",
+        "of",
+    ]
+    assert not any(map(Fields(**parts, after="row").is_metadata, parts.values()))
+
+
+def test_the_columns_of_a_record_are_at_the_path_of_its_row() -> None:
+    number = {"field": "id", "type": "int32"}
+    row = {"field": "row", "type": "struct", "fields": [number]}
+    schema = {"type": "struct", "fields": [{"field": "data", "type": "struct", "fields": [row, number]}]}
+    assert [each.name for each in fields_at(schema, [])] == ["data"]
+    assert [each.name for each in fields_at(schema, ["data"])] == ["row", "id"]
+    assert fields_at(schema, ["data", "row"]) == [field_of(number)]
+    assert fields_at(schema, ["data", "id"], "the key") == [field_of(number)]
+    with pytest.raises(SchemaError, match=r"no data.x: the row image should stand there"):
+        fields_at(schema, ["data", "x"])
+    with pytest.raises(SchemaError, match="a struct is needed"):
+        fields_at(schema, ["data", "id", "x"])

@@ -172,6 +172,8 @@ def test_headers_say_what_fields_do() -> None:
     assert added.row == row
     wrapped = changed(row, headers=(("__lsn", b'{"schema":{"fields":[]},"payload":7}'),))
     assert wrapped.source.lsn == 7
+    number = changed(row, headers=(("__lsn", b'{"schema":{"type":"int64"},"payload":7}'),))
+    assert number.source.lsn == 7, "as JsonConverter writes a header with its schema"
     both = changed({"id": 1, "__op": "c"}, headers=(("__op", b"r"),))
     assert both.op == "c", "a field counts more than a header"
     null = changed({"id": 1, "__op": None}, headers=(("__op", b"r"),))

@@ -117,6 +117,10 @@ def test_a_number_is_hashed_as_its_bytes() -> None:
         (10000000.0, "1.0E7"),
         (-123456789.125, "-1.23456789125E8"),
         (1.5e300, "1.5E300"),
+        (5e-324, "4.9E-324"),
+        (-1e-323, "-9.9E-324"),
+        (2e-323, "2.0E-323"),
+        (2.2250738585072014e-308, "2.2250738585072014E-308"),
     ],
 )
 def test_a_double_is_written_as_java_does(number: float, text: str) -> None:

@@ -21,7 +21,7 @@ from lakemirror.driver.rules.kinds import (
     Kind,
 )
 from lakemirror.driver.rules.positions import Source
-from lakemirror.driver.rules.row_keys import Keyed, KeyOfTable, keyed
+from lakemirror.driver.rules.row_keys import Keyed, KeyOfTable, Left, keyed, left
 from lakemirror.driver.rules.rows import Column
 from lakemirror.driver.rules.schemas import field_of
 
@@ -215,3 +215,47 @@ def test_an_incomplete_image_may_have_placeholders(value: Any, kind: Kind, is_tr
         assert isinstance(told(of, "d", key={"ID": 0}, before=image), Keyed), "MySQL sends complete images"
         alone = told(of, "d", before=image, has_key=False, full_before=False)
         assert isinstance(alone, Keyed), "without a key, the whole row is its identity"
+
+
+# -- rows that leave their key ----------------------------------------------------------------------------
+
+
+def gone_from(of: KeyOfTable, op: str = "u", **given: Any) -> Left | None:
+    return left(change(op, **given), of)
+
+
+def test_a_row_leaves_its_former_key_whatever_its_image_is() -> None:
+    moved = {"key": {"ID": 2}, "old_key": {"ID": 1}}
+    assert gone_from(ONE, row={"ID": 2}, **moved) == Left((1,), (2,))
+    assert gone_from(ONE, row={"ID": 2, "v": object()}, **moved) == Left((1,), (2,))
+    for op in "cdr":
+        assert gone_from(ONE, op, row={"ID": 2}, **moved) is None
+    assert gone_from(ONE, key={"ID": 1}, row={"ID": 1}, old_key={"ID": 1}) is None
+    assert gone_from(ONE, key={"ID": 1}, row={"ID": 1}) is None
+    assert gone_from(ONE, key={"ID": 2}, row={"ID": 2}, old_key={"ID": "x"}) is None
+
+
+def test_a_key_that_the_mirror_cannot_have_is_another_one_too() -> None:
+    assert gone_from(ONE, key={"ID": "x"}, row={"ID": "x"}, old_key={"ID": 1}) == Left((1,), None)
+
+
+def test_a_key_that_is_not_certain_proves_nothing() -> None:
+    old = {"old_key": {"ID": 1}}
+    assert gone_from(ONE, key={"ID": 2}, row={"ID": 3}, **old) is None, "its row does not have it"
+    assert gone_from(ONE, key={"ID": None}, row={}, **old) is None
+    assert gone_from(ONE, key={}, row={}, **old) is None
+    assert gone_from(ONE, row={}, **old) is None
+    other = table("id", other="the mirror has another key")
+    assert gone_from(other, key={"ID": 2}, row={"ID": 2}, **old) == Left((1,), (2,))
+    assert gone_from(other, key={"ID": 2, "b": 1}, row={"ID": 2}, **old) is None
+    assert gone_from(other, row={"ID": 2}, **old) is None
+
+
+def test_a_declared_key_is_left_when_the_rows_show_it() -> None:
+    before = {"ID": 1, "TENANT": 5}
+    assert gone_from(TWO, before=before, row={"ID": 1, "TENANT": 6}) == Left((1, 5), (1, 6))
+    assert gone_from(TWO, before=before, row={"ID": 1, "TENANT": None}) == Left((1, 5), None)
+    assert gone_from(TWO, before=before, row={"ID": 1, "TENANT": "x"}) == Left((1, 5), None)
+    assert gone_from(TWO, before=before, row={"ID": 1}) is None
+    assert gone_from(TWO, before=before, row=before) is None
+    assert gone_from(TWO, before=None, row={"ID": 1, "TENANT": 6}) is None

@@ -17,7 +17,7 @@ from lakemirror.driver.plan import drift as driver_drift
 from lakemirror.driver.rules import drift
 from lakemirror.driver.rules.avro import connect_schema
 from lakemirror.driver.rules.drift import Action, Change, fits, widened
-from lakemirror.driver.rules.inference import Shape, kind_of, merge, shape_of
+from lakemirror.driver.rules.inference import Shape, kind_of, merge, shape_of, with_members
 from lakemirror.driver.rules.kinds import (
     BIGINT,
     BINARY,
@@ -196,6 +196,13 @@ def nested(levels: int, kind: Kind) -> Kind:
         (["-9223372036854775808", "9223372036854775807"], BIGINT),
         (["-9223372036854775809"], Decimals(38, 0)),
         (["9223372036854775808", "1.5"], DOUBLE),
+        (["9" * 38], Decimals(38, 0)),
+        (["9" * 39], STRING),  # no type holds it exactly
+        (["1" + "0" * 39], DOUBLE),
+        (["1e400"], STRING),
+        (["-1e-400", "1.5"], STRING),
+        (["1e300"], DOUBLE),
+        (["0.1234567890123456789"], DOUBLE),
         (["true", "1"], STRING),
         (["true", '"a"'], STRING),
         (['"Infinity"', '"-Infinity"', "1"], DOUBLE),
@@ -217,6 +224,32 @@ def nested(levels: int, kind: Kind) -> Kind:
 def test_values_show_their_type_in_any_order(values: list[str], kind: Kind | None) -> None:
     for order in permutations(values):
         assert kind_of(reduce(merge, [shape_of(loads(each)) for each in order], Shape())) == kind
+
+
+@pytest.mark.parametrize(
+    ("there", "values", "grown"),
+    [
+        (Structs((("a", BIGINT),)), ['{"b": 1}', '{"b": "x"}'], Structs((("a", BIGINT), ("b", STRING)))),
+        (Structs((("a", BIGINT),)), ['{"b": 1.5, "a": "x"}', "5"], Structs((("a", BIGINT), ("b", DOUBLE)))),
+        (Structs((("a", BIGINT),)), ['{"b": null}', "[1]", "null"], Structs((("a", BIGINT),))),
+        (
+            Structs((("p", Structs((("x", BIGINT),))),)),
+            ['{"p": {"y": true}}', '{"p": 1}'],
+            Structs((("p", Structs((("x", BIGINT), ("y", BOOLEAN)))),)),
+        ),
+        (
+            Arrays(Structs((("a", BIGINT),))),
+            ['[{"b": 1}]', '["x"]'],
+            Arrays(Structs((("a", BIGINT), ("b", BIGINT)))),
+        ),
+        (Arrays(BIGINT), ["[1.5]"], Arrays(BIGINT)),
+        (BIGINT, ['"x"', "1.5"], BIGINT),
+    ],
+)
+def test_objects_of_a_column_get_new_members_and_nothing_else_changes(
+    there: Kind, values: list[str], grown: Kind
+) -> None:
+    assert with_members(there, reduce(merge, [shape_of(loads(each)) for each in values], Shape())) == grown
 
 
 # -- schemas ----------------------------------------------------------------------------------------------

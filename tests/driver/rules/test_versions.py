@@ -15,7 +15,7 @@ from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import Origin, own
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Outcome
-from lakemirror.driver.rules.versions import Stored, Tracking, history
+from lakemirror.driver.rules.versions import Stored, Tracking, history, time_of
 from tests.driver.rules.test_histories import ANYHOW, COMPLETE, NAMES, TRACKED, over_partitions
 from tests.driver.rules.test_histories import history as play_history
 from tests.support.records import Record
@@ -300,3 +300,8 @@ def test_any_delivery_ends_in_the_versions_of_one_in_order(first: int) -> None:
 def test_very_many_histories_end_in_the_versions_of_one_in_order(first: int) -> None:
     for number in range(first, first + 2000):
         check(number)
+
+
+def test_a_change_without_a_time_was_made_when_its_record_came() -> None:
+    assert [time_of(5, 9), time_of(0, 9), time_of(None, 9)] == [5, 0, 9]
+    assert [time_of(None, 0), time_of(None, -1), time_of(None, None)] == [None] * 3

@@ -1,9 +1,9 @@
 """Types of columns whose records carry no schema, from their values.
 
 A whole number is BIGINT (DECIMAL(38,0) if it does not fit), a number with a fraction is DOUBLE, and text is
-STRING. Arrays and objects are inferred element by element. An object without a known shape, and values of
-several kinds, are STRING (as JSON), and so is what is nested too deeply. A column in which only nulls were
-seen has no type yet.
+STRING. So is a number that no type holds exactly. Arrays and objects are inferred element by element. An
+object without a known shape, and values of several kinds, are STRING (as JSON), and so is what is nested too
+deeply. A column in which only nulls were seen has no type yet.
 
 What was seen is a `Shape`. Shapes merge in any order, so that each block of a batch can infer its own.
 """
@@ -16,7 +16,10 @@ from decimal import Decimal
 from functools import reduce
 from typing import Any, Final
 
+from lakemirror.driver.rules.drift import grown
 from lakemirror.driver.rules.kinds import BIGINT, BOOLEAN, DOUBLE, STRING, Arrays, Decimals, Kind, Structs
+from lakemirror.driver.rules.numbers import float_of, is_plain
+from lakemirror.driver.rules.untyped import Number
 
 DEEPEST: Final = 20
 """How many arrays and objects are nested in a column. What is deeper is a STRING (as JSON)."""
@@ -51,10 +54,19 @@ def _name(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int):
-        return "integer" if -(2**63) <= value < 2**63 else "large"
+        return "integer" if -(2**63) <= value < 2**63 else _name_of_number(str(value), "large")
+    if isinstance(value, Number):
+        return _name_of_number(value.sent, "fraction")
     if isinstance(value, (float, Decimal)):
         return "fraction"
     return "float" if value in _FLOATS else "text"
+
+
+def _name_of_number(text: str, name: str) -> str:
+    """Return the kind of a number. One that has too many digits is a DOUBLE if it is one, and else a text."""
+    if is_plain(text):
+        return name
+    return "text" if float_of(text, DOUBLE) is None else "fraction"
 
 
 def merge(one: Shape, other: Shape) -> Shape:
@@ -111,6 +123,18 @@ def _is_pair(shape: Shape) -> bool:
     scale, value = shape.members.get("scale"), shape.members.get("value")
     are_pair = len(shape.members) == 2 and scale is not None and value is not None
     return are_pair and scale.kinds == {"integer"} and value.kinds == {"text"}  # type: ignore[union-attr]
+
+
+def with_members(there: Kind, shape: Shape) -> Kind:
+    """Return the type of a column, with the new members of its objects in values that show ``shape``."""
+    if isinstance(there, Arrays):
+        return Arrays(with_members(there.item, shape.items or Shape()))
+    if not isinstance(there, Structs):
+        return there
+    known = dict(there.fields)
+    old = [(name, with_members(kind, shape.members.get(name, Shape()))) for name, kind in known.items()]
+    new = {name: kind_of(each) for name, each in sorted(shape.members.items()) if name not in known}
+    return grown(there, Structs((*old, *((name, kind) for name, kind in new.items() if kind is not None))))
 
 
 def _families(kinds: frozenset[str]) -> set[str]:

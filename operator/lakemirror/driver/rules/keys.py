@@ -30,6 +30,7 @@ from lakemirror.driver.rules.kinds import (
     Maps,
     Structs,
 )
+from lakemirror.driver.rules.numbers import spelled
 from lakemirror.driver.rules.values import Value
 
 Kinds = Mapping[str, Kind]
@@ -238,7 +239,7 @@ def java_text(number: float) -> str:
         return "Infinity" if number > 0 else "-Infinity"
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return format(Decimal(repr(number)), "f")
-    sign, digits, exponent = Decimal(repr(number)).as_tuple()
+    sign, digits, exponent = Decimal(spelled(number)).as_tuple()
     written = "".join(map(str, digits)).rstrip("0")
     power = int(exponent) + len(digits) - 1
     return f"{'-' if sign else ''}{written[0]}.{written[1:] or '0'}E{power}"

@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Final
 
-from lakemirror.driver.rules.kinds import DOUBLE, FLOAT, Kind
+from lakemirror.driver.rules.kinds import DOUBLE, FLOAT, MAX_DIGITS, Kind
 
 MAX_SCALE: Final = 20_000
 """The largest scale (of either sign) that is spelled out; PostgreSQL's own limit is 16,383."""
@@ -22,6 +22,9 @@ LONGEST: Final = 1000
 NUMBER: Final = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,4})?", re.ASCII)
 """A decimal number. Java's BigDecimal writes small ones with an exponent: 0E-10."""
 SPECIAL: Final = re.compile(r"NaN|[-+]?Infinity|(POSITIVE|NEGATIVE)_INFINITY|NOT_A_NUMBER")
+_SMALLEST: Final = 2.2250738585072014e-308
+"""The smallest number that has all bits of a DOUBLE."""
+_NO_DIGITS: Final = str.maketrans("", "", "-.")
 _FLOAT: Final = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 _EXACT: Final = Context(prec=MAX_SCALE * 2, Emax=999_999, Emin=-999_999, traps=[Inexact, InvalidOperation])
 
@@ -98,6 +101,11 @@ def of_digits(text: str, precision: int, scale: int) -> Decimal | None:
     return None if len(text) > LONGEST else holds(Decimal(text), precision, scale)
 
 
+def is_plain(text: str) -> bool:
+    """Return whether a number of JSON is read with all its digits: it has few, and no exponent."""
+    return "e" not in text.lower() and len(text.translate(_NO_DIGITS)) <= MAX_DIGITS
+
+
 def holds(number: Decimal, precision: int, scale: int) -> Decimal | None:
     """Return a number with ``scale`` digits after the point; None if the type cannot hold it exactly.
 
@@ -146,7 +154,7 @@ def float_of(text: str, kind: Kind) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    if repr(number) == text and kind == DOUBLE and isfinite(number):
+    if kind == DOUBLE and repr(number) == text and abs(number) >= _SMALLEST and isfinite(number):
         return number
     if _FLOAT.fullmatch(text) is None:
         return None
@@ -155,12 +163,25 @@ def float_of(text: str, kind: Kind) -> float | None:
     if number in (float("inf"), float("-inf")):
         return None
     if kind == DOUBLE:
-        few = len(digits_of(text)) <= 15 and 2.2250738585072014e-308 <= abs(number) <= 1.7976931348623157e308
-        return number if few or digits_of(text) == digits_of(repr(number)) else None
+        few = len(digits_of(text)) <= 15 and _SMALLEST <= abs(number) <= 1.7976931348623157e308
+        return number if few or digits_of(text) == digits_of(spelled(number)) else None
     assert kind == FLOAT
     short = single(number)
     alike = digits_of(text) == digits_of(shortest_single(short))
     return short if alike or (short == number and digits_of(text) == digits_of(repr(number))) else None
+
+
+def spelled(number: float) -> str:
+    """Return the shortest text of a number that 64 bits hold, with two digits at least, as Java does.
+
+    It matters for the smallest numbers only: with one digit, 5e-324 would be the shortest text of 4.9e-324.
+    """
+    return repr(number) if abs(number) >= _SMALLEST or number == 0 else _of_two_digits(number)
+
+
+def _of_two_digits(number: float) -> str:
+    text = repr(number)
+    return f"{number:.1e}" if len(digits_of(text)) == 1 else text
 
 
 def digits_of(text: str) -> str:

@@ -93,6 +93,39 @@ def keyed(change: Change, has_key: bool, table: KeyOfTable) -> Keyed | str:
     return Keyed(key, former=None if former == key else former)
 
 
+class Left(NamedTuple):
+    """A row has left the key ``former``. ``to`` is its key now; None if the mirror cannot have it."""
+
+    former: Key
+    to: Key | None
+
+
+def left(change: Change, table: KeyOfTable) -> Left | None:
+    """Return the key that the row of an update has left, whatever becomes of its record; None if it has not.
+
+    The delete of the former key does not wait for an image that goes to the quarantine. A key that is not
+    certain proves nothing: that of a record with other columns, one that its row does not have, or one of
+    which a part is missing. A declared key may become null in the source, others may not.
+    """
+    if change.op != Op.UPDATE:
+        return None
+    holder = (change.row if table.from_rows else change.key) or {}
+    key, former = table.of(holder), table.of(change.before if table.from_rows else change.old_key)
+    if former is None or former == key or _may_be_of_another(change, table):
+        return None
+    if key is None:
+        there = {name for name, value in holder.items() if table.from_rows or value is not None}
+        return Left(former, None) if there >= {each.source for each in table.columns.values()} else None
+    is_same = table.from_rows or not _differs(key, change.row or {}, table)
+    return Left(former, key) if is_same else None
+
+
+def _may_be_of_another(change: Change, table: KeyOfTable) -> bool:
+    """Return whether the key of a record may have other columns than the mirror's."""
+    sources = sorted(each.source for each in table.columns.values())
+    return table.other is not None and sorted(change.key or ()) != sources
+
+
 def _objection(
     change: Change, has_key: bool, holder: Document | None, key: Key | None, table: KeyOfTable
 ) -> str | None:

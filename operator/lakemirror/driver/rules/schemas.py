@@ -8,7 +8,7 @@ A schema document is JSON: ``{"type", "optional", "name", "parameters", "default
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -82,6 +82,33 @@ def fields_of_struct(document: Any, what: str = "the key") -> list[Field]:
     """Return the columns of the schema of a key, or of a flattened row. Raises SchemaError."""
     check(document)
     return [field_of(each) for each in _members(document, what)]
+
+
+def fields_at(document: Any, path: Sequence[str], what: str = "the row image") -> list[Field]:
+    """Return the columns at a path in the schema of a record: those of a struct, or that of a plain value.
+
+    Raises SchemaError.
+    """
+    check(document)
+    found: Mapping[str, Any] = document
+    for name in path:
+        inner = next((each for each in _members(found, what) if each.get("field") == name), None)
+        if inner is None:
+            raise SchemaError(f"the schema has no {'.'.join(path)}: {what} should stand there")
+        found = inner
+    if path and found.get("type") != "struct":
+        return [field_of(found)]
+    return [field_of(each) for each in _members(found, what)]
+
+
+def field_at(document: Any, path: Sequence[str]) -> Field | None:
+    """Return the value at a path in the schema of a record; None if it has none. Raises SchemaError."""
+    check(document)
+    found: Mapping[str, Any] | None = document
+    for name in path:
+        inner = _members(found, "the record") if found is not None and found.get("type") == "struct" else []
+        found = next((each for each in inner if each.get("field") == name), None)
+    return None if found is None else field_of(found)
 
 
 def _members(schema: Mapping[str, Any], what: str) -> list[Mapping[str, Any]]:

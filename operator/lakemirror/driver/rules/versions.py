@@ -40,6 +40,19 @@ from lakemirror.driver.rules.values import NOTHING, Event, Outcome, Row, Said, T
 
 BEGINNING: Final = 0
 """Since when a version without any time is valid, if no version before it has one: 1970."""
+NO_TIME: Final = (
+    "nothing says when its version begins: neither the record nor Kafka or its file gives a time (for custom "
+    "records, set envelope.fields.timestamp)"
+)
+"""Why a change without a time cannot be applied to a mirror of versions."""
+
+
+def time_of(at: int | None, arrived: int | None) -> int | None:
+    """Return when a change was made: at its own time, or else when its record came to Kafka or its file.
+
+    A time at or before the beginning of 1970 is none. All are in microseconds since then.
+    """
+    return at if at is not None or arrived is None or arrived <= 0 else arrived
 
 
 class Version(NamedTuple):

@@ -15,6 +15,10 @@ from lakemirror.api.spec import PipelineSpec
 from lakemirror.driver.parse.envelopes import chooser
 from lakemirror.driver.parse.envelopes.base import EVENT_COLUMNS, Classifier
 from lakemirror.driver.read.base import RAW
+from lakemirror.driver.rules.envelopes.records import Classified, Ordering, Record, Settings
+from lakemirror.driver.rules.positions import Origin
+from tests.support.agreement import format_of
+from tests.support.classified import differences
 
 pytestmark = pytest.mark.guarantee(
     "Records of each envelope are read as its format specifies; what they lack is named"
@@ -82,7 +86,34 @@ def check(spark: SparkSession, made: Classifier, cases: Sequence[Case], **where:
             assert event["reason"] is None, name
             assert len(event["seq"]) == 26, name
             assert event["table"], name
+    wrong += differences(found, by_rules(made, cases, **where))
     assert not wrong, "\n".join(wrong)
+
+
+def by_rules(
+    made: Classifier,
+    cases: Sequence[Case],
+    *,
+    topic: str | None = "p.s.t",
+    offset: int | None = 0,
+    headers: Sequence[tuple[str, str]] = (),
+    known: object = None,
+) -> list[Classified]:
+    """What the rules say of the same records."""
+    form = format_of(made._envelope, ())
+    settings = Settings(Ordering(made._ordering.by), null_deletes=made._envelope.null_value != "ignore")
+    added = tuple((name, text.encode()) for name, text in headers)
+    return [
+        form.classify(
+            Record(
+                *(None if text is None else bytes(_bytes(text) or b"") for text in (value, key)),
+                headers=added,
+                origin=Origin(topic, 0, None if offset is None else offset + number),
+            ),
+            settings,
+        )
+        for number, (_, key, value, _) in enumerate(cases)
+    ]
 
 
 # -- Maxwell ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ topic names the table. The order is that of ``timestamp``, and of the offset at 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -76,6 +76,25 @@ class Fields:
     timestamp: str | None = None
     op_map: Mapping[str, str] | None = None
 
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all parts."""
+        found = (self.op, self.after, self.before, self.key, self.table, self.timestamp)
+        return [each for each in found if each is not None]
+
+    def is_metadata(self, name: str) -> bool:
+        """Return whether a member is the op, before image or table of a record that is itself the row.
+
+        The key and the time are also columns of the row.
+        """
+        return self.after is None and name in (self.op, self.before, self.table)
+
+    def former(self, path: str) -> str | None:
+        """Return where a value of the row is in the before image; None if the two have no such place."""
+        if self.before is None or self.after is None or not path.startswith(f"{self.after}."):
+            return None
+        return self.before + path.removeprefix(self.after)
+
 
 DMS: Final = Fields(op="Op", op_map={"I": "c", "U": "u", "D": "d", "": "r"})
 """Files of AWS DMS: flat rows with a column Op, which the rows of a full load do not have."""
@@ -91,7 +110,8 @@ def classify(record: Record, settings: Settings, fields: Fields) -> Classified:
         )
         if record.value is None:
             return _of_null(record, record_key, key_schema, settings, fields)
-        value, schema = _unwrapped(parsed(record.value, "value"), fields)
+        paths = _paths(settings, fields)
+        value, schema = _unwrapped(parsed(record.value, "value"), paths)
     except NotReadable as error:
         return Bad(str(error))
     except (ValueError, RecursionError):
@@ -111,10 +131,16 @@ def classify(record: Record, settings: Settings, fields: Fields) -> Classified:
     return _event(record, settings, fields, value, op, table, key, source, (schema, key_schema))
 
 
-def _unwrapped(value: Any, fields: Fields) -> tuple[Any, Document | None]:
+def _paths(settings: Settings, fields: Fields) -> list[str]:
+    """Return all paths into a record: those of its parts, and of the values that order changes."""
+    ordered = settings.ordering.columns
+    former = [path for each in ordered if (path := fields.former(each)) is not None]
+    return [*fields.paths, *ordered, *former]
+
+
+def _unwrapped(value: Any, paths: Sequence[str]) -> tuple[Any, Document | None]:
     """Return the record without its schema, unless paths lead into the wrapper itself."""
-    paths = (fields.op, fields.after, fields.before, fields.key, fields.table, fields.timestamp)
-    into_wrapper = any(each is not None and each.split(".")[0] in ("schema", "payload") for each in paths)
+    into_wrapper = any(each.split(".")[0] in ("schema", "payload") for each in paths)
     both = isinstance(value, dict) and value.keys() == {"schema", "payload"}
     return unwrapped(value) if both and not into_wrapper else (value, None)
 
@@ -128,9 +154,16 @@ def _at(value: Any, path: str | None) -> Any:
     return value
 
 
-def _leads_through_others(value: Any, path: str | None) -> bool:
+def _has(value: Any, path: str) -> bool:
+    """Return whether there is something at a path, which may be null."""
+    *parts, name = path.split(".")
+    inner = _at(value, ".".join(parts)) if parts else value
+    return isinstance(inner, dict) and name in inner
+
+
+def _leads_through_others(value: Any, path: str) -> bool:
     """Return whether a path leads through something that is not an object."""
-    for name in (path or "").split(".")[:-1]:
+    for name in path.split(".")[:-1]:
         value = value.get(name) if isinstance(value, dict) else None
         if value is not None and not isinstance(value, dict):
             return True
@@ -235,8 +268,7 @@ def _objection(
         return f"{fields.after or 'the record'} is not a JSON object"
     if not is_object(before):
         return f"{fields.before} is not a JSON object"
-    paths = (fields.op, fields.after, fields.before, fields.key, fields.table, fields.timestamp)
-    if any(_leads_through_others(value, path) for path in paths):
+    if any(_leads_through_others(value, path) for path in _paths(settings, fields)):
         return "a part that a path into the record leads through is not an object"
     if fields.key is not None and op != Op.TRUNCATE and key is None:
         is_list = isinstance(_at(value, fields.key), list)
@@ -298,7 +330,20 @@ def _event(
         schema=schemas[0],
         key_schema=schemas[1],
         unanchored=unanchored,
+        ordered_by=_ordered_by(value, op, settings, fields),
     )
+
+
+def _ordered_by(value: Document, op: str, settings: Settings, fields: Fields) -> Document | None:
+    """Return the values that order a change, by their paths. A delete may have them in its before image."""
+    names = settings.ordering.columns
+    if not names:
+        return None
+    found = {path: path for path in names if _has(value, path)}
+    if op == Op.DELETE:
+        former = {path: fields.former(path) for path in names if path not in found}
+        found |= {path: other for path, other in former.items() if other is not None and _has(value, other)}
+    return {path: _at(value, found[path]) for path in names if path in found}
 
 
 def _before(op: str, after: Document | None, before: Document | None) -> Document | None:

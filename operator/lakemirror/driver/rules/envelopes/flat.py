@@ -135,10 +135,16 @@ def _headers(record: Record) -> dict[str, Any]:
         if octets is not None and _HEADER.fullmatch(name):
             text = octets.decode(errors="replace")
             try:
-                found[name] = unwrapped(loads(text))[0]
+                found[name] = _without_schema(loads(text))
             except ValueError:
                 found[name] = text
     return found
+
+
+def _without_schema(value: Any) -> Any:
+    """Return what a header says, without the schema if JsonConverter wrote it with one."""
+    is_wrapped = isinstance(value, dict) and "schema" in value and value.get("payload") is not None
+    return value["payload"] if is_wrapped else value
 
 
 def _field(fields: Document, name: str) -> Any:

@@ -54,7 +54,8 @@ class Change(NamedTuple):
     its row's key on its own; a create with ``old_key`` and a delete with ``new_key`` are the halves of such a
     change. A value may be the ``placeholder`` of one that was not sent if that is in the record, ``octets``
     (None: it is not looked for). ``partial`` says that members that the row lacks are as before,
-    ``full_before`` that a before image has all columns.
+    ``full_before`` that a before image has all columns. ``ordered_by`` are the values that order the change
+    (`lakemirror.driver.rules.ordering_columns`) if they are not columns of its row.
     """
 
     table: TableName
@@ -74,6 +75,7 @@ class Change(NamedTuple):
     placeholder: Placeholder = DEFAULT
     partial: bool = False
     full_before: bool = True
+    ordered_by: Document | None = None
 
     @property
     def is_snapshot(self) -> bool:
@@ -112,10 +114,11 @@ Classified = Change | Truncate | NoRowChange | Bad
 
 @dataclass(frozen=True)
 class Ordering:
-    """What orders changes (``ordering`` in the manifest)."""
+    """What orders changes (``ordering`` in the manifest). ``columns`` are those that do under ``columns``."""
 
     by: By = "auto"
     epochs: tuple[Epoch, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
