@@ -102,7 +102,7 @@ class Measured:
         """The rows that an earlier batch left: one for each key."""
         made = records_of(1, with_schemas=with_schemas)
         changes = Decoder(self._facts).decode(block_of(made)).changes
-        bucket = Bucket(changes, stored.of_rows({}, self._kinds, ["id"], soft=False), self._no_ends())
+        bucket = Bucket(changes, stored.of_rows({}, self._kinds, ["id"], soft=None), self._no_ends())
         return fold(bucket, self._mirrored()).rows
 
     def _no_ends(self) -> pa.RecordBatch:

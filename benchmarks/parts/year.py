@@ -70,7 +70,7 @@ _CLOSED = 20_000
 """How many closed records the quarantine has."""
 
 _LATER = 60
-"""How many seconds a checkpoint is later than others."""
+"""How many seconds a checkpoint is later than the one before it."""
 
 Measured = dict[str, dict[str, float]]
 
@@ -449,7 +449,7 @@ def _age_log(lane: Lane, uri: str, state: _State, year: int, kept: int, kind: st
     pq.write_table(state.checkpoint, made[2])
     for number, file in enumerate(made):
         _link(lane, file, range(first, until + 1, every if number == 2 else 1))
-    _date(log / f"{first + every:020d}.checkpoint.parquet", moment / 1000)
+    _date([log / f"{first + n * every:020d}.checkpoint.parquet" for n in range(1, 5)], moment / 1000)
     for file in [each for each in log.iterdir() if _version(each.name) < first]:
         file.unlink()
     told = {"version": until - until % every, "size": state.checkpoint.num_rows}
@@ -471,16 +471,16 @@ def _link(lane: Lane, file: Path, versions: range) -> None:
     hidden.unlink(missing_ok=True)
 
 
-def _date(checkpoint: Path, now: float) -> None:
-    """Let the second checkpoint of a log be later than what stands before it, unlike all that are links.
+def _date(checkpoints: Sequence[Path], now: float) -> None:
+    """Let the first checkpoints of a log be later than what stands before them, unlike all that are links.
 
-    Delta looks for expired files until such a checkpoint.
+    Delta looks for expired files from one such checkpoint to the next.
     """
-    if checkpoint.exists():
-        content = checkpoint.read_bytes()
-        checkpoint.unlink()
-        checkpoint.write_bytes(content)
-        os.utime(checkpoint, (now + _LATER,) * 2)
+    for number, file in enumerate(each for each in checkpoints if each.exists()):
+        content = file.read_bytes()
+        file.unlink()
+        file.write_bytes(content)
+        os.utime(file, (now + (number + 1) * _LATER,) * 2)
 
 
 def _checksum(content: bytes) -> bytes:

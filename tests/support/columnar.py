@@ -84,6 +84,10 @@ def read(record: Record, facts: Facts) -> Found:
 # -- in columns -------------------------------------------------------------------------------------------
 
 
+GONE = "gone"
+"""The column with the time of a soft delete."""
+
+
 @dataclass
 class Beside:
     """One mirror that is kept twice: by the rules alone, and in columns. ``odd`` counts odd records."""
@@ -100,7 +104,7 @@ class Beside:
     def __post_init__(self) -> None:
         self.kinds = {name: each.kind for name, each in self.facts.columns.items()}
         self.key = list(self.facts.key.names)
-        self.rows = in_columns.of_rows({}, self.kinds, self.key, soft=self.soft)
+        self.rows = in_columns.of_rows({}, self.kinds, self.key, soft=GONE if self.soft else None)
         self.ends: dict[Key, Tombstone] = {}
         self.images: list[Any] = []
         self.former: Truncated | None = None
@@ -140,7 +144,10 @@ class Beside:
         events = [(i, each) for i in odd for each in (found[i] if isinstance(found[i], list) else [])]
         ends = in_columns.of_tombstones(self.ends, self.kinds, self.key)
         bucket = Bucket(changes, self.rows, ends, [each for _, each in events], self.images)
-        folded = fold(bucket, Mirrored(self.kinds, self.key, replace(table, former=self.former)))
+        folded = fold(
+            bucket,
+            Mirrored(self.kinds, self.key, replace(table, former=self.former), GONE if self.soft else None),
+        )
         self.by_rules += folded.by_rules
         self._put(folded, table)
         outcomes: list[Outcome | None] = [None] * len(records)
@@ -162,7 +169,10 @@ class Beside:
         self.former = replace(table, former=self.former).floor
 
     def _compare(self) -> None:
-        mine, theirs = in_columns.as_rows(self.rows, self.kinds, self.key), self.mirror.rows
+        mine, theirs = (
+            in_columns.as_rows(self.rows, self.kinds, self.key, soft=GONE if self.soft else None),
+            self.mirror.rows,
+        )
         assert len(mine) == self.rows.num_rows
         assert shown(mine) == shown({key_of(key): row for key, row in theirs.items()})
         assert shown(self.ends) == shown({key_of(key): each for key, each in self.mirror.tombstones.items()})

@@ -134,10 +134,15 @@ class Form:
         return {**of_key, **{name: VALUES[name][1] for name in self.values}}
 
     @property
+    def gone(self) -> str | None:
+        """The column with the time of a soft delete."""
+        return "gone" if self.soft else None
+
+    @property
     def types(self) -> dict[str, Any]:
         of_key = dict(zip(self.key, self.keys, strict=True))
         own = {name: VALUES[name][0] for name in self.values}
-        return {**of_key, **own, **_METADATA, **({"__deleted_at": "timestamp"} if self.soft else {})}
+        return {**of_key, **own, **_METADATA, **({self.gone: "timestamp"} if self.gone else {})}
 
 
 def metadata_of(form: Form, types: Mapping[str, Any] | None = None) -> Metadata:
@@ -230,7 +235,7 @@ class OnDisk:
 
     @property
     def schema(self) -> pa.Schema:
-        return stored.rows_schema(self.form.kinds, soft=self.form.soft)
+        return stored.rows_schema(self.form.kinds, soft=self.form.gone)
 
     @property
     def mirror(self) -> MirrorFiles:
@@ -273,7 +278,9 @@ class OnDisk:
     @property
     def mirrored(self) -> Mirrored:
         form = self.form
-        return Mirrored(form.kinds, form.key, Table([*form.kinds], (), form.soft, now=7, key=form.key))
+        return Mirrored(
+            form.kinds, form.key, Table([*form.kinds], (), form.soft, now=7, key=form.key), form.gone
+        )
 
     def keep(self, made: Sequence[Change]) -> None:
         """Fold changes in memory."""
@@ -322,7 +329,7 @@ class OnDisk:
         ]
 
     def require_equal(self) -> None:
-        names = [*self.form.kinds, "__seq", *(["__deleted_at"] if self.form.soft else [])]
+        names = [*self.form.kinds, "__seq", *([self.form.gone] if self.form.gone else [])]
         assert shown(self.rows(), names) == shown(self.expected(), names)
 
 

@@ -36,7 +36,7 @@ def believed_table(folder: Path, newest: bytes | None) -> _Table:
     disk = OnDisk(folder, FACTS, random.Random(1))
     state = disk.rows.refresh()
     assert state is not None
-    files = MirrorFiles.of(state.snapshot, rows_schema(disk.kinds, soft=False))
+    files = MirrorFiles.of(state.snapshot, rows_schema(disk.kinds, soft=None))
     mirrored: Any = SimpleNamespace(tombstone_summary=Summary(newest=newest))
     return _Table(mirrored, disk.believed, disk.rows, disk.ends, NO_ORDERS, files)
 

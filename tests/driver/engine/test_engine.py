@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from lakemirror.driver import faults
 from lakemirror.driver.engine import engine, job
 from lakemirror.driver.engine.engine import SETTING
-from tests.support.agreement import by_rules, differences, targets_of
+from tests.support.agreement import DELETED_AT, by_rules, differences, targets_of
 from tests.support.delivery import Batches, cut, interleaved, parts, restarted
 from tests.support.histories import History, Shape, Step, many, play
 from tests.support.mirroring import Mirroring, audited
@@ -118,6 +118,31 @@ def test_first_batches_are_applied_in_columns_as_they_are_planned(
     assert after(list(chain(*first))) == [1, 1, 2, 1]
     assert after(list(chain(*second))) == [2, 2, 3, 2]
     assert differences(columns, mirroring, by_rules(mirroring)) == []
+
+
+def test_soft_deletes(columns: SparkSession, tmp_path: Path) -> None:
+    """Rows stay when they are deleted, with gaps and without, late changes among them."""
+    played = [
+        history(41, Shape(name="items", schemas=False, full=True)),
+        history(42, Shape(name="gaps", schemas=False)),
+    ]
+    records = [each for one in played for each in one.records]
+    rnd = random.Random(4)
+    batches = parts(interleaved(records, 7), 6)
+    for early, late in zip(batches[:3], batches[3:], strict=True):
+        moved = rnd.sample(early, 3)
+        early[:] = [each for each in early if each not in moved]
+        late += moved
+    soft = {"source": "demo.public.*", "delete": {"type": "soft", "column": DELETED_AT}}
+    mirroring = Mirroring(tmp_path / "columns", {"tables": [soft]}).deliver(batches)
+    mirroring.run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert sum(in_columns(columns, mirroring, name) for name in ("items", "gaps")) >= 4
+    columns.conf.unset(SETTING)
+    other = Mirroring(tmp_path / "spark", {"tables": [soft]}).deliver(batches)
+    other.run(columns)
+    counts = ("inserted", "updated", "deleted", "absent_rows", "late_after_collection", "out_of_order")
+    assert audited(columns, mirroring, counts) == audited(columns, other, counts)
 
 
 def test_bad_records_are_kept_aside_and_the_others_applied(columns: SparkSession, tmp_path: Path) -> None:

@@ -32,11 +32,13 @@ def test_odd_changes_of_stored_rows(kind: Kind, data: st.DataObject) -> None:
     soft, former = data.draw(st.booleans()), data.draw(st.sampled_from([None, 2]))
     form = Form((TYPES[str(kind)],), soft=soft, named=("k",))
     floor = None if former is None else Truncated(seq_of(former, snapshot=False))
-    mirrored = Mirrored(form.kinds, ["k"], Table(["k", "v", "w"], ("v", "w"), soft, former=floor, now=7))
+    mirrored = Mirrored(
+        form.kinds, ["k"], Table(["k", "v", "w"], ("v", "w"), soft, former=floor, now=7), form.gone
+    )
     ends = stored.of_tombstones({}, form.kinds, ["k"])
     with tempfile.TemporaryDirectory() as folder, limits(data.draw(st.sampled_from(LIMITS))):
         table = OnDisk.of(Path(folder) / "t", form)
-        rows = stored.of_rows({}, form.kinds, ["k"], soft=soft)
+        rows = stored.of_rows({}, form.kinds, ["k"], soft=form.gone)
         for _ in range(data.draw(st.integers(1, 4))):
             batch = data.draw(events(kind))
             plain = changes_of([each for each in batch if not each.gaps], form.kinds)
@@ -52,7 +54,7 @@ def test_odd_changes_of_stored_rows(kind: Kind, data: st.DataObject) -> None:
             assert folded.outcomes.tolist() == in_memory.outcomes.tolist()
             kept = sorted(set(range(rows.num_rows)) - set(in_memory.hidden.tolist()))
             rows = pa.concat_batches([rows.take(pa.array(kept, pa.int64())), in_memory.rows])
-            names = [*form.kinds, "__seq", "__op", *(["__deleted_at"] if soft else [])]
+            names = [*form.kinds, "__seq", "__op", *([form.gone] if form.gone else [])]
             assert shown(table.rows(), names) == shown(rows.to_pylist(), names)
             new = stored.as_tombstones(folded.tombstones, form.kinds, ["k"])
             every = {**stored.as_tombstones(ends, form.kinds, ["k"]), **new}

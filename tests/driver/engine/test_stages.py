@@ -133,7 +133,7 @@ class OnDisk:
         assert state is not None
         assert ends is not None
         avoided = () if self.hides else (VECTORS,)
-        files = MirrorFiles.of(state.snapshot, in_columns.rows_schema(self.kinds, soft=False), avoided)
+        files = MirrorFiles.of(state.snapshot, in_columns.rows_schema(self.kinds, soft=None), avoided)
         listed = Ends(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
         place = Place(str(self.rows.folder), files, listed, 0)
         blocks = [block_of(records[a:b]) for a, b in cut(len(records), rnd)]
@@ -167,7 +167,7 @@ class OnDisk:
 
     def _compare(self) -> None:
         stored = self._stored()
-        mine = in_columns.as_rows(stored, self.kinds, self.key)
+        mine = in_columns.as_rows(stored, self.kinds, self.key, soft=None)
         assert len(mine) == stored.num_rows, "a key is stored twice"
         assert shown(mine) == shown({key_of(key): row for key, row in self.mirror.rows.items()})
         self._require_same_ends()
@@ -177,7 +177,7 @@ class OnDisk:
             {name: _entries(each) if name in _MAPS else each for name, each in row.items()}
             for row in content_of(self.rows)
         ]
-        return pa.RecordBatch.from_pylist(rows, in_columns.rows_schema(self.kinds, soft=False))
+        return pa.RecordBatch.from_pylist(rows, in_columns.rows_schema(self.kinds, soft=None))
 
     def _require_same_ends(self) -> None:
         newest: dict[str, bytes] = {}

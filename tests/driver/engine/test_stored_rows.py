@@ -377,7 +377,7 @@ def test_times_as_spark_writes_them_by_default(tmp_path: Path) -> None:
 
 def test_mirrors_that_are_not_for_the_engine() -> None:
     form = Form()
-    schema = stored.rows_schema(form.kinds, soft=False)
+    schema = stored.rows_schema(form.kinds, soft=None)
     actions = (protocol_of(form), metadata_of(form))
     plain = Snapshot(-1, *actions).after(actions)
     MirrorFiles.of(plain, schema)

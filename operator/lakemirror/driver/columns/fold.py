@@ -40,11 +40,16 @@ _NUMBERS: Final = {each: number for number, each in enumerate(OUTCOMES)}
 
 @dataclass(frozen=True)
 class Mirrored:
-    """What a fold needs to know of a mirror of current rows. ``key`` are the columns of its key."""
+    """What a fold needs to know of a mirror of current rows.
+
+    ``key`` are the columns of its key, and ``soft`` is the one with the time of a soft delete, if deletes are
+    soft.
+    """
 
     kinds: Kinds
     key: Sequence[str]
     table: Table
+    soft: str | None = None
 
 
 class Rows(Protocol):
@@ -276,7 +281,7 @@ def _fold_plain(known: _Known, mirrored: Mirrored, odd: Mask) -> Folded:
     hidden = found.rows[applied & (found.rows >= 0)]
     ends = changes.take(pa.array(newest[found.needs_tombstone]))
     return Folded(
-        in_columns.of_changes(written, mirrored.kinds, soft=mirrored.table.soft),
+        in_columns.of_changes(written, mirrored.kinds, soft=mirrored.soft),
         np.sort(hidden),
         in_columns.of_deletes(ends, mirrored.kinds, mirrored.key),
         outcomes,
@@ -378,7 +383,7 @@ def _with_rules(plain: Folded, known: _Known, mirrored: Mirrored, odd: Mask) -> 
         each._replace(key=key_of(each.key))
         for each in as_events(bucket.changes.take(pa.array(mine)), kinds, key)
     ]
-    rows = in_columns.as_rows(bucket.rows.take(pa.array(of_rows)), kinds, key)
+    rows = in_columns.as_rows(bucket.rows.take(pa.array(of_rows)), kinds, key, soft=mirrored.soft)
     ends = in_columns.as_tombstones(bucket.tombstones.take(pa.array(of_ends)), kinds, key)
     before = Mirror(rows, ends, bucket.images, table.former)
     applied = apply(before, [*events, *map(_with_equal_keys, bucket.odd)], table)
@@ -391,7 +396,7 @@ def _with_rules(plain: Folded, known: _Known, mirrored: Mirrored, odd: Mask) -> 
         name: each for name, each in after.tombstones.items() if ends.get(name) != each
     }
     return Folded(
-        _joined(plain.rows, in_columns.of_rows(changed, kinds, key, soft=table.soft)),
+        _joined(plain.rows, in_columns.of_rows(changed, kinds, key, soft=mirrored.soft)),
         np.sort(np.concatenate([plain.hidden, np.array(gone, np.int64)])),
         _joined(plain.tombstones, in_columns.of_tombstones(new, kinds, key)),
         outcomes,

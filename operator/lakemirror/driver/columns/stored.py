@@ -1,7 +1,7 @@
 """Rows and tombstones of a mirror in columns, and the same as the rules have them.
 
 A stored row has the columns of the mirror, its metadata (``__seq``, ``__op``, ``__event_time``, ``__origin``,
-``__column_seq``, ``__unrepresentable``), and ``__deleted_at`` if deletes are soft. A tombstone has the
+``__column_seq``, ``__unrepresentable``), and the column ``soft`` if deletes are soft. A tombstone has the
 columns of the key, ``__seq``, ``__event_time`` and ``__origin``.
 """
 
@@ -30,14 +30,13 @@ METADATA: Final = (
 )
 _MAPS: Final = METADATA[4:]
 """Maps, which are null where they would be empty."""
-DELETED_AT: Final = "__deleted_at"
 UNSEEN: Final = ""
 """In ``__column_seq`` of a softly deleted row that the mirror never had."""
 
 
-def rows_schema(kinds: Kinds, *, soft: bool) -> pa.Schema:
-    """Return the schema of stored rows."""
-    more = [(DELETED_AT, MOMENT)] if soft else []
+def rows_schema(kinds: Kinds, *, soft: str | None) -> pa.Schema:
+    """Return the schema of stored rows. ``soft`` is the column with the time of a soft delete, if any."""
+    more = [(soft, MOMENT)] if soft else []
     return pa.schema([*((name, arrow_type(kind)) for name, kind in kinds.items()), *METADATA, *more])
 
 
@@ -47,11 +46,11 @@ def tombstones_schema(kinds: Kinds, key: Sequence[str]) -> pa.Schema:
     return pa.schema([*of_key, ("__seq", pa.binary()), ("__event_time", MOMENT), ("__origin", ORIGIN)])
 
 
-def as_rows(stored: pa.RecordBatch, kinds: Kinds, key: Sequence[str]) -> dict[Key, Row]:
+def as_rows(stored: pa.RecordBatch, kinds: Kinds, key: Sequence[str], *, soft: str | None) -> dict[Key, Row]:
     """Return stored rows by their key."""
     columns = {name: to_values(stored.column(name), kind) for name, kind in kinds.items()}
     meta = {name: stored.column(name).to_pylist() for name, _ in METADATA}
-    gone = stored.column(DELETED_AT).to_pylist() if DELETED_AT in stored.schema.names else None
+    gone = stored.column(soft).to_pylist() if soft else None
     rows = {}
     for i in range(stored.num_rows):
         values = {name: column[i] for name, column in columns.items()}
@@ -71,7 +70,9 @@ def as_rows(stored: pa.RecordBatch, kinds: Kinds, key: Sequence[str]) -> dict[Ke
     return rows
 
 
-def of_rows(found: Mapping[Key, Row], kinds: Kinds, key: Sequence[str], *, soft: bool) -> pa.RecordBatch:
+def of_rows(
+    found: Mapping[Key, Row], kinds: Kinds, key: Sequence[str], *, soft: str | None
+) -> pa.RecordBatch:
     """Return rows of the rules as stored ones. Its key says which one the mirror never had."""
     rows = list(found.values())
     values = [
@@ -91,7 +92,7 @@ def of_rows(found: Mapping[Key, Row], kinds: Kinds, key: Sequence[str], *, soft:
     return pa.RecordBatch.from_arrays(columns, schema=rows_schema(kinds, soft=soft))
 
 
-def of_changes(changes: pa.RecordBatch, kinds: Kinds, *, soft: bool) -> pa.RecordBatch:
+def of_changes(changes: pa.RecordBatch, kinds: Kinds, *, soft: str | None) -> pa.RecordBatch:
     """Return the stored rows that plain changes make: each value is as new as its row."""
     number = changes.num_rows
     columns = [changes.column(name) for name in kinds]

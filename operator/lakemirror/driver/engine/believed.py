@@ -93,13 +93,14 @@ def believed(learned: Learned, identity: str) -> Believed:
     if not facts.are_plain:
         raise NotForEngine("its key or its columns are not plain")
     tracked = [name for name in found if name not in reading.key]
+    key, soft = list(reading.key), table.soft
     summary = table.tombstone_summary
     return Believed(
         table.name,
         next(iter(plan.seen.topics)),
         identity,
         facts,
-        Mirrored(found, list(reading.key), Table(list(found), tracked, key=list(reading.key))),
+        Mirrored(found, key, Table(list(found), tracked, soft is not None, key=key), soft),
         _logs(table.orders),
         next(iter(plan.seen.groups)),
         reading.unrepresentable,
@@ -131,7 +132,6 @@ def _of_manifest(table: MirroredTable) -> str | None:
         "epochs are declared": bool(spec.order.epochs),
         "it is a shard": table.shard is not None,
         "its mode is not scd1": table.mode != "scd1",
-        "deletes are soft": table.soft is not None,
         "it has a filter": settings.filter is not None,
         "it has expectations": bool(settings.expectations),
         "columns are computed": bool(settings.expressions),
@@ -200,7 +200,8 @@ def _logs(orders: Orders) -> frozenset[str]:
 def _kinds(learned: Learned) -> dict[str, Kind]:
     """Return the types of the mirror's columns, which are those of the batch and the metadata."""
     columns = of_delta.parse(learned.snapshot.metadata.schema)
-    metadata = [name for name, _ in METADATA]
+    soft = learned.table.soft
+    metadata = [*(name for name, _ in METADATA), *([soft] if soft else ())]
     found = {each.name: _kind(each.type) for each in columns if each.name not in metadata}
     if set(found) != set(learned.plan.reading.columns) or len(columns) != len(found) + len(metadata):
         raise NotForEngine("its mirror has other columns than its records")

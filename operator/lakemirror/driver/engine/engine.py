@@ -248,7 +248,7 @@ class Engine:
             raise NotForEngine("it has no mirror")
         learned = Learned(table, decision.plan, state.snapshot, documents)
         known = believed(learned, str(uuid.uuid4()))
-        files = MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=False), table.avoided)
+        files = MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=table.soft), table.avoided)
         return _Table(table, known, rows, ends, table.orders, files, decision.overview.events)
 
     # -- reading ----------------------------------------------------------------------------------
@@ -445,8 +445,11 @@ class Engine:
 
 def _now(table: _Table, *, closer: bool) -> Believed:
     """Return what is believed of a table, with its tombstones as they are by now."""
-    summary = table.mirrored.tombstone_summary
-    return replace(table.believed, closer=closer, newest=summary.newest, collected=summary.collected)
+    summary, known = table.mirrored.tombstone_summary, table.believed.mirrored
+    now = replace(known, table=replace(known.table, now=_millis() * 1000))
+    return replace(
+        table.believed, mirrored=now, closer=closer, newest=summary.newest, collected=summary.collected
+    )
 
 
 def _lacks_ends(table: _Table) -> bool:
