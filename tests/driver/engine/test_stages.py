@@ -23,7 +23,7 @@ from lakemirror.driver.columns import stored as in_columns
 from lakemirror.driver.columns.changes import key_of
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.fold import Mirrored
-from lakemirror.driver.engine import table_change
+from lakemirror.driver.engine import blocks, table_change
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import REPORT, SCHEMA, Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Done, Place, folded
@@ -253,6 +253,7 @@ def check(number: int) -> tuple[int, int]:
     taken = 0
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_change, "SMALL", rnd.choice((1, table_change.SMALL)))
+        patch.setattr(blocks, "MOST_HELD", rnd.choice((2_000, blocks.MOST_HELD, blocks.MOST_HELD)))
         table = OnDisk(Path(folder), facts_of(played), rnd)
         for batch in deliver(over_partitions(played.records, rnd.choice((1, 2, 3))), rnd):
             taken += table.deliver(batch)

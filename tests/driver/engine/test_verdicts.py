@@ -14,7 +14,7 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.fold import Mirrored
 from lakemirror.driver.engine.believed import Believed
-from lakemirror.driver.engine.blocks import Report
+from lakemirror.driver.engine.blocks import Aside, Report
 from lakemirror.driver.engine.buckets import Counted, Done
 from lakemirror.driver.engine.seen import Beside, Points, Seen
 from lakemirror.driver.engine.verdicts import Candidate, judge
@@ -89,7 +89,16 @@ def test_what_grows_is_plain_and_remembered() -> None:
 
 def test_what_is_not_as_believed_is_left_for_spark() -> None:
     odd = PLAIN._replace(report=replace(PLAIN.report, odd="demo.public.t/0/6 (of another schema)"))
-    assert left(odd) == "the record demo.public.t/0/6 (of another schema) is not plain"
+    assert left(odd) == "not all of its records are plain: demo.public.t/0/6 (of another schema)"
+    aside = Aside(0, 6, "bad", "demo.public.t", True)
+    spoilt = replace(PLAIN.report, aside=(aside,))
+    assert left(PLAIN._replace(report=spoilt)) == "not each change has exactly one outcome"
+    twice = replace(PLAIN.report, aside=(aside._replace(is_change=False),) * 2)
+    assert left(PLAIN._replace(report=twice)) == "a record that cannot be applied was sent twice"
+    many = tuple(aside._replace(offset=each, is_change=False) for each in range(1_001))
+    assert left(PLAIN._replace(report=replace(PLAIN.report, aside=many))) == (
+        "many of its records cannot be applied"
+    )
     assert left(PLAIN._replace(done=[Done(error="OSError: full")])) == "a task failed: OSError: full"
     assert left(PLAIN._replace(done=())) == "not each change has exactly one outcome"
     assert left(PLAIN, {}) == "it has changes of a new stream"

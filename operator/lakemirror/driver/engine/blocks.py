@@ -50,6 +50,8 @@ SCHEMA: Final = pa.schema(
 )
 CHANGES, ODD, REPORT = "changes", "odd", "report"
 """What parcels contain: plain changes in Arrow's format, events of odd records, or a `Report`."""
+MOST_HELD: Final = 1 << 28
+"""How many bytes of raw records a task reads and holds as changes; Spark applies batches that have more."""
 _MOST_DECODERS: Final = 2_000
 _DECODERS: dict[tuple[str, str], Decoder] = {}
 """Decoders by the identity of what is believed and by the connector, kept between batches."""
@@ -104,6 +106,12 @@ class Report:
         """How many records are not known to be changes."""
         return len(self.aside) - self.spoilt
 
+    def beyond(self) -> Report:
+        """Return the same for a topic of which a task cannot hold all records."""
+        if self.number < 0:
+            return self
+        return replace(self, odd=self.odd or f"{self.topic} (there are more than a task can hold)")
+
     def without_unreadable(self) -> Report:
         """Return the same without the records that are not known to be changes."""
         changes = tuple(each for each in self.aside if each.is_change)
@@ -145,11 +153,18 @@ def divided(
     reports: dict[str | None, Report] = {}
     changes: dict[tuple[int, int], list[pa.RecordBatch]] = {}
     events: dict[tuple[int, int], list[Event]] = {}
-    now = time.time_ns() // 1000
+    now, held = time.time_ns() // 1000, 0
     for block in blocks:
+        held += block.nbytes
+        if held > MOST_HELD:
+            changes, events = {}, {}
+            reports = {topic: each.beyond() for topic, each in reports.items()}
         for topic, records in _by_topic(block):
             number = of_topic.get(topic, -1) if topic is not None else -1
             before = reports.get(topic)
+            if held > MOST_HELD:
+                reports[topic] = _both(before, Report(topic, number, records.num_rows).beyond())
+                continue
             if number < 0 or (before is not None and before.odd):
                 reports[topic] = _both(before, Report(topic, number, records.num_rows))
                 continue

@@ -121,7 +121,7 @@ def _reasons(found: Candidate, memory: Memory, undecided: frozenset[str]) -> Ite
     table, report, done = found
     seen, streams = report.seen, report.seen.streams.keys()
     if report.odd is not None:
-        yield f"the record {report.odd} is not plain"
+        yield f"not all of its records are plain: {report.odd}"
     for each in done:
         if each.error is not None:
             yield f"a task failed: {each.error}"
