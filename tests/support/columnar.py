@@ -70,7 +70,7 @@ def read(record: Record, facts: Facts) -> Found:
     """What the rules make of a record."""
     found = odd_records.read(record, facts)
     match found:
-        case odd_records.Read():
+        case odd_records.OddChange():
             return list(found.events)
         case Bad() | odd_records.Spoilt():
             return found.reason

@@ -30,7 +30,7 @@ from lakemirror.driver.checkpoint import identity, possession, tokens
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, logs_of, reach
 from lakemirror.driver.decision import Decision, Held
-from lakemirror.driver.engine.engine import Engine, Read
+from lakemirror.driver.engine.engine import BatchRead, Engine
 from lakemirror.driver.errors import (
     BadRecordRefused,
     OffsetsTaken,
@@ -200,14 +200,14 @@ class BatchApplier:
             self._engine.forget()
         read = self._engine.read(raw, batch, self._memory) if self._engine is not None else None
         if read is None or self._engine is None:
-            return self._apply(raw, batch, Read())
+            return self._apply(raw, batch, BatchRead())
         try:
             return self._apply(raw, batch, read)
         except BaseException:
             self._engine.discard()
             raise
 
-    def _apply(self, raw: DataFrame, batch: Batch, read: Read) -> BatchResult:
+    def _apply(self, raw: DataFrame, batch: Batch, read: BatchRead) -> BatchResult:
         """Apply a batch of which the engine has ``read`` a part."""
         parts: list[_Part] = []
         parsed: list[DataFrame] = []
@@ -231,8 +231,8 @@ class BatchApplier:
                 release(frame)
 
     def _given(
-        self, raw: DataFrame, batch: Batch, read: Read, parsed: list[DataFrame]
-    ) -> tuple[_Profiled, Read]:
+        self, raw: DataFrame, batch: Batch, read: BatchRead, parsed: list[DataFrame]
+    ) -> tuple[_Profiled, BatchRead]:
         """Return the rest of the batch, profiled, and what the engine applies of it.
 
         A table that has records in the rest, too, is left for Spark as a whole.
@@ -251,7 +251,7 @@ class BatchApplier:
         return self._profile(raw, batch, events, seen), read
 
     def _write_read(
-        self, read: Read, raw: DataFrame, batch: Batch
+        self, read: BatchRead, raw: DataFrame, batch: Batch
     ) -> tuple[Mapping[TableName, TableResult], Sequence[TableName]]:
         """Commit what the engine has read, after its bad records are stored.
 
@@ -273,7 +273,12 @@ class BatchApplier:
         return {name: self._tables[name].left_at(each) for name, each in results.items()}
 
     def _overtaken(
-        self, raw: DataFrame, batch: Batch, read: Read, names: Collection[TableName], parsed: list[DataFrame]
+        self,
+        raw: DataFrame,
+        batch: Batch,
+        read: BatchRead,
+        names: Collection[TableName],
+        parsed: list[DataFrame],
     ) -> _Part:
         """Apply the records of tables that somebody else has changed since the engine has read them."""
         mine = read.of(raw, names)
@@ -627,7 +632,7 @@ class BatchApplier:
     def _record(
         self,
         parts: Sequence[_Part],
-        read: Read,
+        read: BatchRead,
         results: Mapping[TableName, TableResult],
         batch: Batch,
     ) -> BatchResult:
@@ -769,7 +774,7 @@ def _both(some: frozenset[str] | None, others: frozenset[str] | None) -> frozens
     return None if some is None or others is None else some | others
 
 
-def _remembered(before: Memory, parts: Sequence[_Part], read: Read) -> Memory:
+def _remembered(before: Memory, parts: Sequence[_Part], read: BatchRead) -> Memory:
     """Return what to remember of the streams after a batch, each part of which has looked at its own."""
     found = {**before, **read.memory}
     for part in parts:
@@ -777,7 +782,7 @@ def _remembered(before: Memory, parts: Sequence[_Part], read: Read) -> Memory:
     return found
 
 
-def _of_nothing(read: Read) -> Counts:
+def _of_nothing(read: BatchRead) -> Counts:
     """Count the records that the engine has read and that belong to no table."""
     tombstones, bad = read.tombstones, read.unreadable
     return Counts(records=tombstones + bad, no_row_change=tombstones, quarantined=bad)

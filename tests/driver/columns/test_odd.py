@@ -34,7 +34,7 @@ def test_a_new_column_is_not_lost() -> None:
 
 
 def test_a_column_that_has_had_no_value_yet_may_be_there() -> None:
-    assert isinstance(odd.read(with_members({"unknown": None}, {}), FACTS), odd.Read)
+    assert isinstance(odd.read(with_members({"unknown": None}, {}), FACTS), odd.OddChange)
 
 
 @pytest.mark.parametrize("value", [1, None])
@@ -48,5 +48,5 @@ def test_columns_whose_values_lose_digits_are_told() -> None:
     facts = replace(FACTS, columns=columns)
     for text, rounded in (("2026-01-02T03:04:05.1234567Z", {"at"}), ("2026-01-02T03:04:05.123456Z", set())):
         found = odd.read(with_members({"at": text}, {}), facts)
-        assert isinstance(found, odd.Read)
+        assert isinstance(found, odd.OddChange)
         assert found.rounded == rounded

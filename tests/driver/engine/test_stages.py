@@ -26,10 +26,10 @@ from lakemirror.driver.columns.fold import Mirrored
 from lakemirror.driver.engine import blocks, table_change
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import REPORT, SCHEMA, Dividing, Report, divided
-from lakemirror.driver.engine.buckets import Done, Place, folded
+from lakemirror.driver.engine.buckets import Done, StoredMirror, folded
 from lakemirror.driver.engine.commits import Author, DeltaTable, changes_in, commit_rows, tombstones_of
 from lakemirror.driver.engine.mirror_files import VECTORS, MirrorFiles
-from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends
+from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles
 from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.keys import encode
 from lakemirror.driver.rules.kinds import INT
@@ -134,8 +134,8 @@ class OnDisk:
         assert ends is not None
         avoided = () if self.hides else (VECTORS,)
         files = MirrorFiles.of(state.snapshot, in_columns.rows_schema(self.kinds, soft=None), avoided)
-        listed = Ends(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
-        place = Place(str(self.rows.folder), files, listed, 0)
+        listed = TombstoneFiles(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
+        place = StoredMirror(str(self.rows.folder), files, listed, 0)
         blocks = [block_of(records[a:b]) for a, b in cut(len(records), rnd)]
         rnd.shuffle(blocks)
         tasks = [blocks[i::2] for i in range(2)]

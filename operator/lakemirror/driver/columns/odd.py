@@ -27,7 +27,7 @@ class Other(NamedTuple):
     what: str
 
 
-class Read(NamedTuple):
+class OddChange(NamedTuple):
     """A change, as its record says it, and its events: one, or two if an update changes its row's key.
 
     ``rounded`` are the columns whose value has lost digits below the microsecond.
@@ -45,11 +45,11 @@ class Spoilt(NamedTuple):
     reason: str
 
 
-Found = Read | Spoilt | Truncated | Bad | NoRowChange | Other
+OddRecord = OddChange | Spoilt | Truncated | Bad | NoRowChange | Other
 """What a record is. One that is not even known to be a change is bad."""
 
 
-def read(record: Record, facts: Facts, unrepresentable: Unrepresentable = "quarantine") -> Found:
+def read(record: Record, facts: Facts, unrepresentable: Unrepresentable = "quarantine") -> OddRecord:
     """Return what the rules make of a record of a table."""
     found = debezium.classify(record, facts.settings)
     if isinstance(found, NoRowChange | Bad):
@@ -88,7 +88,7 @@ def records_in(block: pa.RecordBatch, numbers: Indices) -> Iterator[Record]:
         yield Record(each["value"], each["key"], headers, origin)
 
 
-def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrepresentable) -> Found:
+def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrepresentable) -> OddRecord:
     of_key = keyed(change, record.key is not None, facts.key)
     if isinstance(of_key, str):
         return Spoilt(change, of_key)
@@ -117,7 +117,7 @@ def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrep
         digest=digest(None if log is None else json.dumps(log), change.op, row, record.origin),
     )
     if of_key.former is None:
-        return Read(change, (event,), rounded)
+        return OddChange(change, (event,), rounded)
     half = event._replace(
         key=of_key.former,
         op=str(Op.DELETE),
@@ -127,4 +127,4 @@ def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrep
         new_key=of_key.key,
         is_half=True,
     )
-    return Read(change, (event, half), rounded)
+    return OddChange(change, (event, half), rounded)

@@ -271,10 +271,10 @@ def _read(
         if reason is not None:
             place = "/".join(map(str, record.origin))
             return replace(report, odd=f"{place} ({reason})"), None, ()
-        if isinstance(read, odd_records.Read | odd_records.Spoilt):
+        if isinstance(read, odd_records.OddChange | odd_records.Spoilt):
             stood = records.column("timestamp")[int(at)].as_py()
             found.append(_seen_alone(read.change, table, record.origin, stood, now))
-        if isinstance(read, odd_records.Read):
+        if isinstance(read, odd_records.OddChange):
             events += read.events
         elif isinstance(read, odd_records.Spoilt | Bad):
             aside.append(_aside(read, record.origin, table))
@@ -290,12 +290,12 @@ def _aside(read: odd_records.Spoilt | Bad, origin: Origin, table: Believed) -> A
     return Aside(origin.partition, origin.offset, read.reason, source, is_change)
 
 
-def _against(read: odd_records.Found, table: Believed) -> str | None:
+def _against(read: odd_records.OddRecord, table: Believed) -> str | None:
     """Return why a record is left for Spark, or None for a change that the rules apply, and a bad record."""
     match read:
         case odd_records.Other():
             return read.what
-        case odd_records.Read():
+        case odd_records.OddChange():
             return _of_events(read, table)
         case odd_records.Spoilt():
             moves = read.change.old_key or read.change.new_key
@@ -312,7 +312,7 @@ def _against(read: odd_records.Found, table: Believed) -> str | None:
     return type(read).__name__
 
 
-def _of_events(read: odd_records.Read, table: Believed) -> str | None:
+def _of_events(read: odd_records.OddChange, table: Believed) -> str | None:
     reasons = {
         "its row changes its key": any(each.old_key or each.new_key for each in read.events),
         "its place depends on a snapshot": read.change.unanchored,

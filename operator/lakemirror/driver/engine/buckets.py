@@ -31,7 +31,7 @@ from lakemirror.driver.columns.stored import tombstones_schema
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import CHANGES, ODD, REPORT, unpacked
 from lakemirror.driver.engine.mirror_files import MirrorFiles
-from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends, stored_ends
+from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles, stored_ends
 from lakemirror.driver.engine.stored_rows import StoredRows, look_up, oldest
 from lakemirror.driver.engine.table_change import TableChange, change_of
 from lakemirror.driver.rules.values import Event, Outcome
@@ -47,7 +47,7 @@ _SCHEMA: Final = pa.schema([("what", pa.string()), ("number", pa.int32()), ("con
 
 
 @dataclass(frozen=True)
-class Place:
+class StoredMirror:
     """A mirror as the tasks have to know it: its folder, its files and its tombstones.
 
     ``tolerance`` is how much later than a change its stored row may be before the change counts as out of
@@ -56,7 +56,7 @@ class Place:
 
     folder: str
     files: MirrorFiles
-    ends: Ends
+    ends: TombstoneFiles
     tolerance: int
 
 
@@ -93,7 +93,7 @@ class Done:
 def folded(
     parcels: Iterator[pa.RecordBatch],
     tables: Sequence[Believed],
-    places: Sequence[Place],
+    places: Sequence[StoredMirror],
     buckets: Sequence[int],
 ) -> Iterator[pa.RecordBatch]:
     """Return the reports that a task was given, and the outcome of each of its buckets."""
@@ -115,7 +115,9 @@ def _row(what: str, number: int, content: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"what": what, "number": number, "content": content}], _SCHEMA)
 
 
-def _done(contents: Sequence[tuple[str, bytes]], table: Believed, place: Place, *, whole: bool) -> Done:
+def _done(
+    contents: Sequence[tuple[str, bytes]], table: Believed, place: StoredMirror, *, whole: bool
+) -> Done:
     """Return the outcome of a bucket, which may be that it failed."""
     try:
         mine = [block for what, each in contents if what == CHANGES for block in unpacked(each)]
@@ -131,7 +133,7 @@ def _of_bucket(
     changes: pa.RecordBatch,
     events: Sequence[Event],
     table: Believed,
-    place: Place,
+    place: StoredMirror,
     *,
     whole: bool,
 ) -> Done:
@@ -169,7 +171,7 @@ def _stood(changes: pa.RecordBatch, events: Sequence[Event], table: Believed) ->
     return pa.concat_batches([plain, pa.RecordBatch.from_arrays(columns, schema=plain.schema)])
 
 
-def _ends(changes: pa.RecordBatch, table: Believed, place: Place) -> pa.RecordBatch:
+def _ends(changes: pa.RecordBatch, table: Believed, place: StoredMirror) -> pa.RecordBatch:
     """Return the newest tombstones of the keys of changes that are not newer than all tombstones."""
     mirrored = table.mirrored
     if table.newest is not None:
@@ -187,7 +189,7 @@ def _counted(
     stored: StoredRows,
     ends: pa.RecordBatch,
     table: Believed,
-    place: Place,
+    place: StoredMirror,
     inserted: int,
 ) -> Counted:
     stale = np.flatnonzero([each is Outcome.STALE for each in outcomes])

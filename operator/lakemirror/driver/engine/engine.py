@@ -30,7 +30,7 @@ from lakemirror.driver.decision import Decision
 from lakemirror.driver.engine import job
 from lakemirror.driver.engine.believed import Believed, Learned, believed, reason_of_batch
 from lakemirror.driver.engine.blocks import Dividing, Report
-from lakemirror.driver.engine.buckets import Done, Place
+from lakemirror.driver.engine.buckets import Done, StoredMirror
 from lakemirror.driver.engine.commits import (
     Author,
     DeltaTable,
@@ -39,9 +39,9 @@ from lakemirror.driver.engine.commits import (
     discard,
     tombstones_of,
 )
-from lakemirror.driver.engine.job import Found
+from lakemirror.driver.engine.job import JobResult
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
-from lakemirror.driver.engine.stored_ends import TOMBSTONES, Ends
+from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles
 from lakemirror.driver.engine.table_change import is_untidy, tidied
 from lakemirror.driver.engine.verdicts import Candidate, Verdict, judge, judge_planned
 from lakemirror.driver.errors import cause_of, stops_pipeline
@@ -111,7 +111,7 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Read:
+class BatchRead:
     """What a job has made of a batch.
 
     ``tables`` are those that can be committed, ``memory`` is what to remember of their streams, ``topics``
@@ -142,7 +142,7 @@ class Read:
                 place = (str(each.report.topic), record.partition, record.offset)
                 yield BadRecord(*place, record.source, record.reason)
 
-    def without_unreadable(self) -> Read:
+    def without_unreadable(self) -> BatchRead:
         """Return the same without the records that are no changes, which somebody else keeps aside."""
         tables = {
             name: replace(each, report=each.report.without_unreadable()) for name, each in self.tables.items()
@@ -161,7 +161,7 @@ class Read:
         topics = [str(self.tables[name].report.topic) for name in names]
         return raw.where(F.col("topic").isin(topics) & F.col("problem").isNull())
 
-    def without(self, names: Collection[TableName]) -> Read:
+    def without(self, names: Collection[TableName]) -> BatchRead:
         """Return the same without some tables, whose records are left for Spark."""
         gone = [self.tables[name].report for name in names]
         return replace(
@@ -253,7 +253,7 @@ class Engine:
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def read(self, raw: DataFrame, batch: Batch, memory: Memory) -> Read | None:
+    def read(self, raw: DataFrame, batch: Batch, memory: Memory) -> BatchRead | None:
         """Read a batch. Nothing that anybody reads is changed. Returns None if nothing is believed.
 
         ``memory`` is what is remembered of the source's positions.
@@ -284,7 +284,7 @@ class Engine:
         mirrored: Callable[[TableName], MirroredTable | None],
         documents: Mapping[int, str],
         memory: Memory,
-    ) -> Read:
+    ) -> BatchRead:
         """Read the changes of tables that have just been planned, and whose mirrors have that form.
 
         ``memory`` is what is remembered of the source's positions after this batch, which Spark has judged.
@@ -297,9 +297,9 @@ class Engine:
         mine = raw.where(topics & F.col("problem").isNull())
         read = self._tried_to_read(mine, known, partial(judge_planned, memory=memory, numbers=numbers))
         self._planned |= read.tables.keys() if read is not None else set()
-        return replace(read, memory={}) if read is not None else Read()
+        return replace(read, memory={}) if read is not None else BatchRead()
 
-    def _tried_to_read(self, raw: DataFrame, known: Sequence[_Table], judging: _Judging) -> Read | None:
+    def _tried_to_read(self, raw: DataFrame, known: Sequence[_Table], judging: _Judging) -> BatchRead | None:
         if not known:
             return None
         try:
@@ -313,8 +313,8 @@ class Engine:
             return None
 
     def _sorted(
-        self, found: Found, known: Sequence[_Table], tables: Sequence[Believed], judging: _Judging
-    ) -> Read:
+        self, found: JobResult, known: Sequence[_Table], tables: Sequence[Believed], judging: _Judging
+    ) -> BatchRead:
         """Divide what was found into what is applied here, and what is left for Spark."""
         candidates = [
             (each, Candidate(table, found.reports[table.topic], found.done.get(number, ())))
@@ -341,7 +341,7 @@ class Engine:
             else:
                 tombstones += report.tombstones
         others = sum(each.records for topic, each in found.reports.items() if topic not in topics)
-        return Read(plain, verdict.memory, frozenset(topics), tombstones, others)
+        return BatchRead(plain, verdict.memory, frozenset(topics), tombstones, others)
 
     def _refreshed(self, table: _Table) -> bool:
         """Return whether a table is as it was left; otherwise nothing is believed of it any more."""
@@ -370,7 +370,7 @@ class Engine:
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def write(self, read: Read, batch: Batch) -> tuple[dict[TableName, TableResult], list[TableName]]:
+    def write(self, read: BatchRead, batch: Batch) -> tuple[dict[TableName, TableResult], list[TableName]]:
         """Commit what was read, table by table.
 
         Returns the results, and the tables for which that failed, for example because somebody else has
@@ -457,14 +457,14 @@ def _lacks_ends(table: _Table) -> bool:
     return table.mirrored.tombstone_summary.newest is not None and table.ends.state is None
 
 
-def _place(table: _Table) -> Place:
+def _place(table: _Table) -> StoredMirror:
     """Return what the tasks have to know of a mirror."""
     ends = table.ends.state
-    listed = Ends()
+    listed = TombstoneFiles()
     if ends is not None and table.mirrored.tombstone_summary.newest is not None:
-        listed = Ends(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
+        listed = TombstoneFiles(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
     tolerance = table.mirrored.spec.ordering.tolerance_ms * 1000
-    return Place(str(table.rows.folder), table.files, listed, tolerance)
+    return StoredMirror(str(table.rows.folder), table.files, listed, tolerance)
 
 
 def local_folder(table: MirroredTable) -> Path | None:

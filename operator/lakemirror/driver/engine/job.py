@@ -12,18 +12,20 @@ from pyspark.sql import functions as F
 
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import PARCELS, RAW, REPORT, Dividing, Report, divided
-from lakemirror.driver.engine.buckets import FOUND, Done, Place, folded
+from lakemirror.driver.engine.buckets import FOUND, Done, StoredMirror, folded
 
 
 @dataclass(frozen=True)
-class Found:
+class JobResult:
     """What the job has found: a report of each topic, and the outcomes of buckets, by the table's number."""
 
     reports: dict[str | None, Report]
     done: dict[int, list[Done]]
 
 
-def run(raw: DataFrame, tables: Sequence[Believed], places: Sequence[Place], dividing: Dividing) -> Found:
+def run(
+    raw: DataFrame, tables: Sequence[Believed], places: Sequence[StoredMirror], dividing: Dividing
+) -> JobResult:
     """Read raw records, and make of the plain changes of tables what becomes of their mirrors.
 
     Nothing that anybody reads is changed: new files are stored, and named by no log. Raises Spark's errors.
@@ -40,7 +42,7 @@ def run(raw: DataFrame, tables: Sequence[Believed], places: Sequence[Place], div
             reports[content.topic] = content if before is None else before | content
         else:
             done.setdefault(row["number"], []).append(content)
-    return Found(reports, done)
+    return JobResult(reports, done)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class _Second:
     """The second stage."""
 
     tables: Sequence[Believed]
-    places: Sequence[Place]
+    places: Sequence[StoredMirror]
     dividing: Dividing
 
     def __call__(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -27,9 +27,9 @@ _MICRO: Final = timedelta(microseconds=1)
 _DAY: Final = timedelta(days=1) // _MICRO
 _AHEAD: Final = AHEAD // _MICRO
 
-Ends = tuple[bytes, bytes]
+SequenceRange = tuple[bytes, bytes]
 """The lowest and the highest of some sequences."""
-Place = tuple[str, int, str | None]
+LogPartition = tuple[str, int, str | None]
 """A topic, a partition, and the log that positions are of, or None."""
 
 
@@ -37,8 +37,8 @@ Place = tuple[str, int, str | None]
 class Beside:
     """The changes of a table in a stream: the ends of what is in its order, and of what is not (`Part`)."""
 
-    streamed: Ends | None = None
-    beside: Ends | None = None
+    streamed: SequenceRange | None = None
+    beside: SequenceRange | None = None
     strays: bool = False
 
     def __or__(self, other: Beside) -> Beside:
@@ -48,7 +48,7 @@ class Beside:
             self.strays or other.strays,
         )
 
-    def part(self, place: Place) -> Part:
+    def part(self, place: LogPartition) -> Part:
         """Return the same in the form in which a batch's reach is determined."""
         topic, partition, name = place
         ours = topic.startswith(OWN_TOPICS)
@@ -93,9 +93,9 @@ class Seen:
 
     records: int = 0
     streams: Mapping[Stream, Summary] = field(default_factory=dict)
-    parts: Mapping[Place, Beside] = field(default_factory=dict)
+    parts: Mapping[LogPartition, Beside] = field(default_factory=dict)
     latest: int | None = None
-    ends: Ends | None = None
+    ends: SequenceRange | None = None
     points: Mapping[Stream, tuple[Points, ...]] = field(default_factory=dict)
 
     def __or__(self, other: Seen) -> Seen:
@@ -148,7 +148,9 @@ def seen(
     return Seen(changes.num_rows, summaries, parts, int(likely.max()) if len(likely) else None, ends, points)
 
 
-def seen_alone(place: Place, point: Point, at: int | None, recorded: int, *, closer: bool = False) -> Seen:
+def seen_alone(
+    place: LogPartition, point: Point, at: int | None, recorded: int, *, closer: bool = False
+) -> Seen:
     """Return what one change says that was read at a place, made at ``at`` and recorded at ``recorded``."""
     is_streamed = place[2] is not None and not point.is_read
     ends = point.seq, point.seq
@@ -186,7 +188,7 @@ class _Block:
     sequences: Sequences
     times: npt.NDArray[np.int64]
 
-    def beside(self, place: Place, numbers: Indices) -> Beside:
+    def beside(self, place: LogPartition, numbers: Indices) -> Beside:
         reads = self._reads(numbers)
         values = self.sequences.values[numbers]
         streamed = ~reads if place[2] is not None else np.zeros(len(numbers), np.bool_)
@@ -234,7 +236,7 @@ class _Block:
         return None if latest < 0 else latest
 
 
-def _by_place(changes: pa.RecordBatch, streams: Streams) -> Iterator[tuple[Place, Indices]]:
+def _by_place(changes: pa.RecordBatch, streams: Streams) -> Iterator[tuple[LogPartition, Indices]]:
     """Yield the changes of each stream, and those of each partition that are in none."""
     names = ("__topic", "__partition")
     codes = np.zeros(changes.num_rows, np.int64)
@@ -262,7 +264,7 @@ def _top(values: npt.NDArray[np.bytes_], offsets: Indices) -> At:
     return At(top.hex(), int(offsets[values == np.bytes_(top)].max()))
 
 
-def _ends(values: npt.NDArray[np.bytes_]) -> Ends | None:
+def _ends(values: npt.NDArray[np.bytes_]) -> SequenceRange | None:
     if not len(values):
         return None
     if (values[1:] >= values[:-1]).all():
@@ -271,17 +273,17 @@ def _ends(values: npt.NDArray[np.bytes_]) -> Ends | None:
     return whole(ordered[0]), whole(ordered[-1])
 
 
-def _required(values: npt.NDArray[np.bytes_]) -> Ends:
+def _required(values: npt.NDArray[np.bytes_]) -> SequenceRange:
     found = _ends(values)
     assert found is not None
     return found
 
 
-def _digits(ends: Ends | None) -> tuple[str, str] | None:
+def _digits(ends: SequenceRange | None) -> tuple[str, str] | None:
     return None if ends is None else (ends[0].hex(), ends[1].hex())
 
 
-def _both(one: Ends | None, other: Ends | None) -> Ends | None:
+def _both(one: SequenceRange | None, other: SequenceRange | None) -> SequenceRange | None:
     if one is None or other is None:
         return one or other
     return min(one[0], other[0]), max(one[1], other[1])

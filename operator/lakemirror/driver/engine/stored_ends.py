@@ -47,7 +47,7 @@ TOMBSTONES: Final = "_tombstones"
 
 
 @dataclass(frozen=True)
-class Ends:
+class TombstoneFiles:
     """The table of the tombstones of a mirror: the files that it has. There are none without one."""
 
     layout: Layout | None = None
@@ -55,7 +55,7 @@ class Ends:
 
 
 def stored_ends(
-    store: Files, ends: Ends, changes: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
+    store: Files, ends: TombstoneFiles, changes: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
 ) -> pa.RecordBatch:
     """Return the newest tombstone of each key of some changes (`columns.stored`)."""
     keys = dict(_keys_by_text(changes, kinds, key))
