@@ -12,8 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.runtime.replayer import replay
+from tests.support.agreement import by_rules
 from tests.support.mirroring import Mirroring
 from tests.support.records import Column, PostgresPosition, Record, Row, Table, Topic
+from tests.support.rule_engine import Mirrored
 from tests.support.shop import ID, Shop, table
 
 pytestmark = pytest.mark.guarantee(
@@ -133,6 +135,25 @@ def test_the_former_key_does_not_wait_for_an_image(
     for case in cases:
         counts = summary.tables[case.name].counts
         assert (counts.records, counts.quarantined, counts.unaccounted) == (4, 1, 0), case.name
+
+
+def shown_by_rules(table: Mirrored) -> list[int]:
+    if table.mode == "append":
+        gone = {(each.values or {})["id"] for each in table.listed if each.op == "d"}
+        return sorted({(each.values or {})["id"] for each in table.listed} - gone)
+    if table.mode == "scd2":
+        current = [
+            key for key, stored in table.versions.keys.items() if any(v.is_current for v in stored.versions)
+        ]
+        return sorted(id for (id,) in current)
+    return sorted(id for (id,) in table.rows)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_nor_does_it_by_the_rules_alone(case: Case, tmp_path: Path) -> None:
+    table = by_rules(delivered(mirroring_of(tmp_path, [case]), [case])).tables[case.name]
+    assert shown_by_rules(table) == [*case.shown]
+    assert table.counts["quarantined"] == 1
 
 
 REPLAYED: dict[str, list[tuple[Any, ...]]] = {

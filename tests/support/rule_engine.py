@@ -17,7 +17,14 @@ from lakemirror.driver.codes import Op
 from lakemirror.driver.rules import drift, row_keys
 from lakemirror.driver.rules.append import Listed, append, former_row
 from lakemirror.driver.rules.batch import Mirror, VersionedMirror, apply, apply_versions
-from lakemirror.driver.rules.conditions import Condition, Evidence, Expected, filtered_or_why, verdict
+from lakemirror.driver.rules.conditions import (
+    Condition,
+    Evidence,
+    Expected,
+    filtered_or_why,
+    shown_violation,
+    verdict,
+)
 from lakemirror.driver.rules.envelopes import debezium
 from lakemirror.driver.rules.envelopes.records import (
     Bad,
@@ -84,7 +91,8 @@ class Asked:
 class Mirrored:
     """One table: its key, its columns, and what the rules keep of it.
 
-    ``held`` are records that wait for the first row, ``reasons`` those of the quarantine, by the origin.
+    ``held`` are records that wait for the first row, ``stopped`` those that an expectation holds,
+    ``reasons`` those of the quarantine, by the origin.
     ``since`` has the lowest sequence of a change with a column that the batch adds, ``from_rows`` the columns
     of a declared key that not all records of the batch have in their own keys.
     """
@@ -102,6 +110,8 @@ class Mirrored:
     drift: list[drift.Drift] = field(default_factory=list)
     violations: Counter[str] = field(default_factory=Counter)
     held: list[Found] = field(default_factory=list)
+    stopped: list[Found] = field(default_factory=list)
+    was_stopped: bool = False
     lives: dict[str, Life] = field(default_factory=dict)
     since: dict[str, bytes] = field(default_factory=dict)
     from_rows: Sequence[str] = ()
@@ -202,6 +212,11 @@ class Engine:
             counts = self.tables[min(names)].counts if len(names) == 1 else self.unknown
             counts[str(Outcome.NO_ROW_CHANGE)] += 1
 
+    def retry(self) -> None:
+        """Try again what expectations have held."""
+        for table in self.tables.values():
+            Applying(table, self.settings.ordering.by).retry()
+
     def classified(self, record: Record) -> Classified:
         """What a record says, with its place in the order."""
         found, ordering = self.classify(record, self.settings), self.settings.ordering
@@ -245,36 +260,67 @@ class Applying:
             table.counts["refused"] += len(found)
             table.reasons.update((record.origin, _no_row(table)) for record, _ in found)
             return
-        self._apply(found)
+        if not self._apply(found):
+            table.stopped += found
+            table.was_stopped = True
+            return
         if table.held and table.is_made:
             held, table.held = table.held, []
             counted = Counter(table.counts)
             self._apply(held)
             table.counts = counted
+        self.retry()
 
-    def _apply(self, found: Sequence[Found]) -> None:
+    def retry(self) -> None:
+        """Try again what expectations have held, all of it at once."""
+        again, self.table.stopped = self.table.stopped, []
+        if again and not self._apply(again):
+            self.table.stopped = again
+
+    def _apply(self, found: Sequence[Found]) -> bool:
+        """Apply changes, unless an expectation holds them."""
         table = self.table
         changes = [(record, each) for record, each in found if isinstance(each, Change)]
         if changes:
             table.is_made = True
         planned = _plan(table, [each for _, each in changes], self.by)
-        told = []
-        for (record, change), refused in zip(changes, planned, strict=True):
-            mine = _events(table, record, change, refused)
-            told.append((record, change, mine))
-            if mine.problem is not None:
-                _refuse(table, record, mine.problem)
-            elif mine.is_left_out:
-                table.counts[str(Outcome.NO_ROW_CHANGE)] += 1
+        told = [
+            (record, change, _events(table, record, change, refused))
+            for (record, change), refused in zip(changes, planned, strict=True)
+        ]
         truncates = [
             Truncated(each.seq, origin=record.origin, at=each.at)
             for record, each in found
             if isinstance(each, Truncate)
         ]
+        events = [event for *_, mine in told for event in mine.events]
+        if self._are_held(events, truncates):
+            return False
+        for record, _, mine in told:
+            table.violations.update(mine.violates)
+            if mine.problem is not None:
+                _refuse(table, record, mine.problem)
+            elif mine.is_left_out:
+                table.counts[str(Outcome.NO_ROW_CHANGE)] += 1
         if table.mode == "append":
             self._append(told, [each for each in found if isinstance(each[1], Truncate)])
         else:
-            self._merge([event for *_, mine in told for event in mine.events], truncates)
+            self._merge(events, truncates)
+        return True
+
+    def _are_held(self, events: Sequence[Event], truncates: Sequence[Truncated]) -> bool:
+        """Whether a row that would be shown violates an expectation that holds its table."""
+        table = self.table
+        failing = [each.name for each in table.asked.expectations if each.on_violation == "fail"]
+        bad = [each for each in events if any(name in failing for name in each.violates)]
+        if table.mode != "scd1" or not bad:
+            return bool(bad)
+        mirror, settings = table.mirror, Table(former=table.mirror.truncated, truncates=truncates)
+        of_key = {key: [each for each in events if each.key == key] for key in {each.key for each in bad}}
+        return any(
+            shown_violation(mine, mirror.rows.get(key), mirror.tombstones.get(key), settings, failing)
+            for key, mine in of_key.items()
+        )
 
     def _merge(self, events: Sequence[Event], truncates: Sequence[Truncated]) -> None:
         table = self.table
@@ -553,6 +599,7 @@ class Told:
 
     events: Sequence[Event] = ()
     problem: str | None = None
+    violates: tuple[str, ...] = ()
     is_left_out: bool = False
 
 
@@ -664,11 +711,9 @@ def _conditional(table: Mirrored, change: Change, event: Event, halves: Sequence
         if kept is not event:
             return Told([kept, *halves])
     found = verdict(event, table.asked.expectations, evidence)
-    for name in found.violates:
-        table.violations[name] += 1
     if found.problem is not None:
-        return Told(halves, found.problem)
-    return Told([event._replace(violates=found.violates), *halves])
+        return Told(halves, found.problem, found.violates)
+    return Told([event._replace(violates=found.violates), *halves], violates=found.violates)
 
 
 def _evidence(table: Mirrored, change: Change, event: Event) -> Evidence:

@@ -12,11 +12,14 @@ from lakemirror.driver.rules.merge import merge
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import own
 from lakemirror.driver.rules.table import Table
-from lakemirror.driver.rules.values import Event, Outcome, Row
+from lakemirror.driver.rules.values import Event, Outcome, Row, Said
 from tests.driver.rules.test_merge import at, event, in_any_order, row
 
 SOFT = Table(("id", "v", "note"), ("note",), soft=True)
 """Every event carries ``v``; ``note`` may be left out (TOAST)."""
+
+
+KEYED = replace(SOFT, key=("id",))
 
 
 def truncated(lsn: int) -> Truncated:
@@ -219,3 +222,15 @@ def test_a_delete_that_is_sent_again_is_a_duplicate() -> None:
 def test_a_value_that_a_soft_delete_left_is_none_of_the_row_that_is_back() -> None:
     merged = merge([event("d", 6)], row(7, 7, "e", seqs={"note": own(at(5))}), None, SOFT)
     assert merged.row == row(7, 7, None, seqs={"note": own(at(6))})
+
+
+def test_a_row_of_which_the_mirror_knows_no_more_than_its_delete_shows_its_key_alone() -> None:
+    """It took this key, but was left out by a filter from then on: nothing that it had before is shown."""
+    inherited = {"note": [Said("of its former key", own(at(5)), "a text")]}
+    for events in ([event("d", 6)], [event("d", 5), event("d", 6)]):
+        found = merge(events, None, None, KEYED, inherited).row
+        assert found is not None
+        assert (found.values, found.texts, found.unseen) == ({"id": 1, "v": None, "note": None}, {}, True)
+    seen = merge([event("u", 5, v=5), event("d", 6)], None, None, KEYED, inherited).row
+    assert seen is not None
+    assert (seen.values["note"], seen.unseen) == ("of its former key", False)

@@ -283,7 +283,7 @@ def _last_row(plan: Scd1) -> dict[str, Column]:
     A tracked column has its newest value, which may be older than that row.
     """
     newer, seq = _has_newer_row(plan), _seq(plan)
-    last = F.coalesce(_row_seq(plan), seq)
+    last = F.when(newer, _row_seq(plan)).otherwise(seq_of_row())
     values = {
         name: F.when(newer, S(name)).otherwise(_kept(plan, name))
         for name in plan.columns
@@ -529,7 +529,10 @@ def _unmatched(plan: Scd1) -> Iterator[Clause]:
     when = F.coalesce(alone, _gone_at(plan, F.coalesce("s.row_seq", F.lit(MISSING))))
     seen = F.col("s.row_seq").isNotNull()
     mark = F.when(~seen, F.create_map(F.lit(UNSEEN), F.lit(b"")))
-    gone = {**values, **keys, plan.soft: when, **meta, "__column_seq": mark}
+    # A row that the mirror never showed shows nothing of what it had under a former key.
+    shown = {name: F.when(seen, values[name]) for name in plan.tracked}
+    meta |= {"__column_seq": mark, "__unrepresentable": F.when(seen, F.col("s.texts"))}
+    gone = {**values, **shown, **keys, plan.soft: when, **meta}
     yield Clause(F.col("s.op") == Op.DELETE, gone, shows=seen)
 
 

@@ -76,16 +76,17 @@ def forgetting(state: State, stored: Row, table: Table) -> State:
 def _deleted_alone(state: State, table: Table) -> Row:
     """Return the row of a soft delete of a key that the mirror has not had.
 
-    Without any row in the batch, it shows the key alone, and gets no value when columns are added.
+    Without any row in the batch, it shows the key alone: nothing of what the row had under a former key, and
+    no value when columns are added.
     """
     event = state.event
     assert event is not None
-    values = {name: value_of(state, name) for name in table.columns}
-    values.update(zip(table.key, event.key, strict=False))
     seen = state.row_seq is not None
+    values = {name: value_of(state, name) if seen else None for name in table.columns}
+    values.update(zip(table.key, event.key, strict=False))
     first = min(state.ends, key=_end, default=End(MISSING)).at if not seen else None
     when = first if first is not None else _gone_at(state.ends, event, state.row_seq or MISSING, table)
-    texts = texts_of(state.texts, state.said)
+    texts = texts_of(state.texts, state.said) if seen else {}
     return Row(state.seq, Op.DELETE, event.at, event.origin, values, {}, texts, when, unseen=not seen)
 
 
