@@ -8,6 +8,7 @@ folder of files costs what it holds.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -69,6 +70,8 @@ _UNCOMPACTED = max(maintenance.MANY_FILES, round(maintenance.TENDED_EVERY_SECOND
 _CLOSED = 20_000
 """How many closed records the quarantine has."""
 
+_TAGGED = 200
+"""Of how many of the newest versions of a log the files have ETags. Nobody reads the others."""
 _LATER = 60
 """How many seconds a checkpoint is later than the one before it."""
 
@@ -81,12 +84,34 @@ class Place:
 
     ``asked`` returns how many requests a store of objects has had, or how often local logs were listed.
     ``checksums`` says that each file has a hidden one with its checksum, as Hadoop's local files have.
+    ``tags`` is where the server keeps the ETags of objects, if it does.
     """
 
     uri: str
     files: Path
     asked: Callable[[], int]
     checksums: bool
+    tags: Path | None = None
+
+    def tag(self) -> None:
+        """Give the newest files that were not put by a client an ETag, on which Hadoop insists."""
+        for folder, _, names in os.walk(self.files if self.tags is not None else ""):
+            is_log = folder.endswith("_delta_log")
+            newest = max(map(_number, names), default=0) if is_log else 0
+            for name in names:
+                if is_log and 0 <= _number(name) < newest - _TAGGED:
+                    continue
+                file = Path(folder, name)
+                tag = Path(self.tags or "", file.relative_to(self.files), "meta", "etag")
+                if not tag.exists():
+                    tag.parent.mkdir(parents=True, exist_ok=True)
+                    tag.write_text(f'"{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}"')
+
+
+def _number(name: str) -> int:
+    """Return the version that a file of a log belongs to, or -1 if it belongs to none."""
+    digits = name.partition(".")[0]
+    return int(digits) if digits.isdigit() else -1
 
 
 class Lane:
@@ -266,14 +291,11 @@ def _on_store(spark: SparkSession, store: object_store.Store, folder: Path) -> P
     """Return a bucket whose server waits for 20 ms before each answer."""
     bucket = store.bucket(f"year-{folder.name}")
     settings = spark.sparkContext._jsc.hadoopConfiguration()
-    # The files of the year have no ETags, on which Hadoop insists by default.
-    without = {"input.stream.type": "classic", "change.detection.version.required": "false"}
-    plain = {f"fs.s3a.bucket.{bucket.name}.{name}": value for name, value in without.items()}
-    for name, given in {**bucket.hadoop(), **plain}.items():
+    for name, given in bucket.hadoop().items():
         settings.set(name, given)
         spark.conf.set(name, given)
     bucket.proxy.slow_seconds = REQUEST_SECONDS
-    return Place(bucket.uri, bucket.files, lambda: bucket.proxy.requests, checksums=False)
+    return Place(bucket.uri, bucket.files, lambda: bucket.proxy.requests, False, bucket.etags)
 
 
 def begin(lane: Lane) -> None:
@@ -300,6 +322,7 @@ def begin(lane: Lane) -> None:
     for number in range(2, lane.tables):
         document["tables"][_renamed(name, number)] = json.loads(_renamed(json.dumps(told), number))
     _write(known, json.dumps(document))
+    lane.place.tag()
     lane.run()
 
 
@@ -382,6 +405,7 @@ def age(lane: Lane, day: int) -> None:
         state = _State.of(lane, place)
         kept[place] = _age_log(lane, place, state, 365 * day // 3, day // 3, "side")
     _remember(lane, versions, kept[audit.path(lane.checkpoint)], kept)
+    lane.place.tag()
     java_class(spark, "org.apache.spark.sql.delta.DeltaLog").clearCache()
 
 
@@ -493,8 +517,8 @@ def _checksum(content: bytes) -> bytes:
 
 def _version(name: str) -> int:
     """Return the version that a file of a log belongs to, or a high one if it belongs to none."""
-    digits = name.lstrip(".").partition(".")[0]
-    return int(digits) if digits.isdigit() else 1 << 62
+    number = _number(name.lstrip("."))
+    return number if number >= 0 else 1 << 62
 
 
 def _facts(spark: SparkSession, number: int) -> DataFrame:

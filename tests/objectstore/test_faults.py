@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.runtime.runner import run
 from tests.conformance.captures import Capture, wrong
 from tests.support.delivery import parts
@@ -53,6 +55,21 @@ def test_answers_that_fail_or_never_come_cost_time_only(
 
 
 @pytest.mark.thorough
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(s3: SparkSession, bucket: Bucket) -> None:
+    """Of the owner record, for example, which another thread keeps writing. S3 answers 412 then."""
+    storage = open_storage(f"{bucket.uri}/checkpoint", s3)
+    storage.write_text("owner.json", "{}\n")
+
+    def reads(method: str, path: str) -> bool:
+        return method == "GET" and path.endswith("owner.json")
+
+    with bucket.proxy.fault(Fault(412, reads, times=3)) as fault:
+        assert storage.read_text("owner.json") == "{}\n"
+    assert fault.met == 3
+    with bucket.proxy.fault(Fault(412, reads, times=100)), pytest.raises(Py4JJavaError, match="412"):
+        storage.read_text("owner.json")
+
+
 def test_a_slow_store_is_only_slow(s3: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     mirroring = StoreMirroring(tmp_path, bucket).deliver(parts(CAPTURE.records, 1))
     bucket.proxy.slow_seconds = 0.2

@@ -25,10 +25,14 @@ _START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket with an endpoint of its own, behind a proxy; ``files`` is where its objects stand."""
+    """A bucket with an endpoint of its own, behind a proxy.
+
+    ``files`` is where its objects stand, and ``etags`` where their ETags do: each in OBJECT/meta/etag.
+    """
 
     name: str
     files: Path
+    etags: Path
     proxy: Proxy
 
     @property
@@ -75,7 +79,7 @@ class Store:
         files.mkdir()
         proxy = Proxy(self._port)
         self._proxies.append(proxy)
-        return Bucket(name, files, proxy)
+        return Bucket(name, files, self._folder.parent / "sidecar" / name, proxy)
 
     def close(self) -> None:
         for proxy in self._proxies:

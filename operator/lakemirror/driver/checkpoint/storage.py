@@ -28,6 +28,9 @@ _BLOCK = 1 << 20
 _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG)
 """How the system says that there is no file behind a name."""
 _FILE_URI = re.compile(r"^file:(//[^/]*)?", re.IGNORECASE)
+_READS = 5
+"""How often a file is read that is replaced each time meanwhile."""
+_CHANGED = "org.apache.hadoop.fs.s3a.RemoteFileChangedException"
 HALF_SECONDS = 5.0
 """How long an incomplete file must stay unchanged before its writer is considered dead, in seconds."""
 
@@ -352,6 +355,15 @@ class HadoopStorage:
         return self.exists(name) and bool(self._fs.getFileStatus(self._path(name)).isDirectory())
 
     def read_text(self, name: str) -> str:
+        for _ in range(_READS - 1):
+            try:
+                return self._read_text(name)
+            except Py4JJavaError as error:
+                if not _tells_of_change(error):
+                    raise
+        return self._read_text(name)
+
+    def _read_text(self, name: str) -> str:
         stream = self._open(name)
         try:
             text = str(self._java("org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
@@ -490,7 +502,7 @@ class HadoopStorage:
     def _lost_the_race(self, error: Py4JJavaError) -> bool:
         known = (
             "org.apache.hadoop.fs.FileAlreadyExistsException",
-            "org.apache.hadoop.fs.s3a.RemoteFileChangedException",
+            _CHANGED,
         )
         return _is_java(error, *known) or "already exists" in str(error.java_exception.getMessage())
 
@@ -510,6 +522,11 @@ class HadoopStorage:
 
 def _is_java(error: Any, *classes: str) -> bool:
     return error.java_exception.getClass().getName() in classes
+
+
+def _tells_of_change(error: Py4JJavaError) -> bool:
+    """Return whether a file was replaced after it was opened: S3's client reads it only as it was then."""
+    return _is_java(error, _CHANGED) or "Status Code: 412" in str(error)
 
 
 def _as_os_error(error: Exception, where: str) -> Exception:
