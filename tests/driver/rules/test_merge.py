@@ -567,6 +567,24 @@ def test_the_delete_of_a_move_that_is_sent_again_is_a_duplicate() -> None:
     assert apply(moved.mirror, [again], TABLE).events == [DUPLICATE]
 
 
+def test_a_row_that_moved_while_it_was_read_does_not_come_back_if_it_is_sent_again() -> None:
+    """Half of the move came before, and the row of the snapshot with the other half."""
+    read = event("r", 90, 1, v=0, note="read")
+    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
+    there = Event(
+        *((2,), "c", at(70), 7000, Origin("t", 0, 3), {"id": 2, "v": 7}, frozenset({"note"})),
+        old_key=(1,),
+        unanchored=True,
+        digest=2,
+    )
+    mirror = apply(Mirror(), [there], TABLE).mirror
+    applied = apply(mirror, [read, gone], TABLE)
+    assert applied.events == [SUPERSEDED, APPLIED]
+    again = apply(applied.mirror, [read], TABLE)
+    assert again.events == [STALE]
+    assert again.mirror.rows.keys() == {(2,)}
+
+
 def test_a_row_that_was_read_after_a_move_says_nothing_about_what_moved() -> None:
     """The move of the open transaction is known from both halves, in two batches."""
     gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
@@ -635,6 +653,8 @@ def test_a_violation_that_is_overtaken_holds_nothing() -> None:
     assert shown_violation([bad], row(5, 1, "f"), None, TABLE, failing) is None, "it was sent again"
     assert shown_violation([bad], row(4, 1, "f"), Tombstone(at(4)), TABLE, failing) == bad
     assert shown_violation([bad], None, Tombstone(at(6)), TABLE, failing) is None
+    sent_before = Tombstone(at(6), origin=Origin("t", 0, 4))
+    assert shown_violation([bad], None, sent_before, TABLE, failing) is None
     here = Tombstone(at(5), origin=Origin("t", 0, 4))
     assert shown_violation([bad], None, here, TABLE, failing) == bad, "it came after the delete at its place"
     assert shown_violation([bad], None, here._replace(origin=Origin("t", 0, 5)), TABLE, failing) is None

@@ -282,7 +282,17 @@ def test_a_delete_below_a_change_of_the_key_writes_no_tombstone_and_its_own_dele
     assert merge([event("d", 4)], None, known, TABLE).tombstone is None
     assert merge([event("d", 5)], None, known, TABLE).tombstone == Tombstone(at(5), 5000, Origin("t", 0, 5))
     former = Tombstone(at(5), 5000, Origin("t", 0, 5))
-    assert merge([event("d", 6)], None, former, TABLE).tombstone == Tombstone(at(6), 6000, Origin("t", 0, 6))
+    merged = merge([event("d", 6)], None, former, TABLE)
+    assert merged.tombstone == Tombstone(at(6), 6000, Origin("t", 0, 6))
+    assert merged.outcomes == [APPLIED]
+
+
+def test_of_two_deletes_at_one_position_the_later_arrival_stands() -> None:
+    former, later = Tombstone(at(5), 5000, Origin("t", 0, 5)), event("d", 5, 7)
+    merged = merge([later], None, former, TABLE)
+    assert merged.tombstone == Tombstone(at(5), 5000, Origin("t", 0, 7))
+    assert merge([event("c", 5, 6, **V)], None, merged.tombstone, TABLE).row is None
+    assert merge([event("d", 5, 4)], None, former, TABLE).tombstone is None
 
 
 def test_a_change_above_a_delete_is_there_although_the_delete_was_sent_after_it() -> None:

@@ -51,9 +51,10 @@ class State(NamedTuple):
     those of the row, ``row_opened`` its origin if its event is unanchored. ``said`` has the newest value
     of each tracked column as of that row. ``ends`` are the soft deletes after the row: there may be several,
     because a filter makes deletes of events that show a row which stays outside. ``is_written`` says whether
-    the event may write: no tombstone is newer. ``is_known`` says that a delete has its tombstone already,
-    ``is_renewed`` that it came after that tombstone at its position, or that only a change of the key
-    made the tombstone, and ``is_repeated`` that it came before.
+    the event may write: no tombstone is newer. ``is_known`` says that a delete has a tombstone already, and
+    ``is_repeated`` that it made the tombstone, or is older. ``is_renewed`` says that it has to be noted all
+    the same: it came after the tombstone at its position, or the tombstone is from the other half of its
+    change of the key.
     """
 
     op: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import beside, outruns
-from lakemirror.driver.rules.positions import epoch_of, is_snapshot, own
+from lakemirror.driver.rules.positions import epoch_of, is_snapshot, minor_of, own
 from lakemirror.driver.rules.states import State, after
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Said, Tombstone
@@ -27,12 +27,12 @@ def gated(state: State, tombstone: Tombstone | None, table: Table) -> State:
         for name, each in state.said.items()
     }
     is_known = state.is_delete and (stale or again)
-    is_first = state.seq == tombstone.seq and not tombstone.by_delete
+    is_first = not tombstone.by_delete and _is_of_its_move(state, tombstone)
     return state._replace(
         op=state.op if state.is_delete or not stale else Op.PASSED,
         is_written=state.is_delete or not stale,
         is_known=is_known,
-        is_renewed=is_known and (again or is_first),
+        is_renewed=again or is_first,
         is_repeated=is_known and not is_first,
         said={name: forgotten if each.seq < oldest else each for name, each in said.items()},
     )
@@ -57,6 +57,15 @@ def _follows(state: State, tombstone: Tombstone) -> bool:
     """
     later = state.event is not None and state.event.origin.follows(tombstone.origin)
     return later and state.seq == tombstone.seq
+
+
+def _is_of_its_move(state: State, tombstone: Tombstone) -> bool:
+    """Return whether a delete is the other half of the change of the key that the tombstone is from.
+
+    If the transaction was open during the snapshot, the delete may have its place after a row that was read.
+    """
+    is_one_log = state.unanchored and epoch_of(state.seq) == epoch_of(tombstone.seq)
+    return state.seq == tombstone.seq or (is_one_log and minor_of(state.seq) == minor_of(tombstone.seq))
 
 
 def new_tombstone(state: State, table: Table) -> Tombstone | None:
