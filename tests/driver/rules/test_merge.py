@@ -567,6 +567,22 @@ def test_the_delete_of_a_move_that_is_sent_again_is_a_duplicate() -> None:
     assert apply(moved.mirror, [again], TABLE).events == [DUPLICATE]
 
 
+def test_a_row_of_a_snapshot_that_is_sent_again_is_not_newer_than_the_open_change_that_followed_it() -> None:
+    """The row is stored, and comes again in the batch that has the change and a later one."""
+    read, change = event("r", 90, 1, v=0, note="read"), event("u", 70, 2, v=7, note="set", unanchored=True)
+    again = read._replace(origin=Origin("t", 0, 4))
+    stored = merge([read], None, None, TABLE).row
+    assert values(in_any_order([change, event("u", 95, 3, v=8), again], stored)[0]) == (8, "set")
+
+
+def test_an_open_change_of_a_former_epoch_is_before_the_row_of_a_snapshot_of_the_next() -> None:
+    read = event("r", 90, 1, v=0, note="read")
+    newest = read._replace(seq=b"\0\1" + read.seq[2:])
+    change = event("u", 70, 2, v=7, unanchored=True)
+    merged, outcomes = in_any_order([newest, change])
+    assert (values(merged), outcomes) == ((0, "read"), [APPLIED, SUPERSEDED])
+
+
 def test_a_row_that_moved_while_it_was_read_does_not_come_back_if_it_is_sent_again() -> None:
     """Half of the move came before, and the row of the snapshot with the other half."""
     read = event("r", 90, 1, v=0, note="read")

@@ -105,6 +105,14 @@ def test_a_truncate_ends_all_versions_before_it() -> None:
     assert found == [(10, 20, "a"), (20, 25, "a"), (30, None, None)]
 
 
+def test_a_truncate_ends_what_is_at_its_own_position() -> None:
+    table = Table(TABLE.columns, TABLE.tracked, truncates=[Truncated(event("u", 25).seq, at=26)])
+    changes = [event("c", 10, 1, note="a"), event("u", 25, 2), event("u", 30, 3)]
+    assert in_any_order(changes, Tracking(table), "note") == [(10, 25, "a"), (25, 26, "a"), (30, None, None)]
+    changes = [event("u", 25, 2, note="b"), event("u", 30, 3)]
+    assert in_any_order(changes, Tracking(table), "note") == [(25, 26, "b"), (30, None, None)]
+
+
 def test_a_row_that_was_there_before_is_valid_since_the_beginning() -> None:
     since = Tracking(TABLE, initial=1)
     assert in_any_order([event("u", 10, 1), event("u", 20, 2)], since) == [(1, 20, 1), (20, None, 2)]
@@ -131,6 +139,8 @@ def test_a_batch_that_failed_after_its_tombstones_makes_no_duplicates_of_itself(
     assert again.outcomes == [APPLIED]
     later = history([gone], Stored(ends=first.ends), Tracking(TABLE), batch=8)
     assert later.outcomes == [DUPLICATE]
+    resent = history([event("d", 20, offset=90)], Stored(ends=first.ends), Tracking(TABLE), batch=7)
+    assert (resent.outcomes, resent.ends) == ([DUPLICATE], first.ends)
 
 
 def test_a_version_remembers_its_end_and_its_beginning_after_what_made_them_is_forgotten() -> None:
@@ -222,6 +232,89 @@ def test_a_version_says_whether_it_is_current_or_the_last_of_a_row_that_is_gone(
     assert flags(event("d", 20)) == []
 
 
+def opened(op: str, lsn: int, offset: int, v: Any = None, **more: Any) -> Event:
+    """A change of a transaction that was open during the snapshot."""
+    return event(op, lsn, v, offset=offset, **more)._replace(unanchored=True)
+
+
+def was_read(lsn: int, offset: int, v: Any = None, **more: Any) -> Event:
+    seq = bytes(2) + lsn.to_bytes(10, "big") + bytes(14)
+    return event("r", lsn, v, offset=offset, **more)._replace(seq=seq)
+
+
+def test_an_open_change_follows_the_newest_row_that_was_read_before_it() -> None:
+    """The snapshot was begun again."""
+    changes = [was_read(80, 1, 0, note="a"), was_read(90, 2, 1, note="a"), opened("u", 70, 3, 2)]
+    assert in_any_order(changes) == [(80, 90, 0), (90, 90, 1), (90, None, 2)]
+    anchored = changes[2]._replace(unanchored=False)
+    assert in_any_order([changes[1], anchored]) == [(70, 90, 2), (90, None, 1)]
+
+
+def test_a_value_that_was_set_at_an_open_change_moves_along_with_it() -> None:
+    """The create says that there is nothing before it, although a row was read."""
+    created = opened("c", 70, 2, 7)
+    assert in_any_order([was_read(90, 1, 0, note="read"), created], show="note") == [
+        (90, 90, "read"),
+        (90, None, None),
+    ]
+
+
+def test_open_changes_that_began_no_version_come_before_the_row_that_they_follow() -> None:
+    tracking = Tracking(TABLE, compared=["note"])
+    changes = [opened("u", 70, 2, 7), opened("u", 74, 3, 8), was_read(90, 1, 0, note="read")]
+    assert in_any_order(changes, tracking) == [(90, None, 8)]
+    stored = history(changes, Stored(), tracking).versions
+    later = history([event("u", 95, 9, note="b")], Stored(stored), tracking).versions
+    shown = [(each.valid_from, each.valid_to, each.row.values["v"], each.row.seq) for each in later]
+    assert shown == [(90, 95, 8, stored[0].row.seq), (95, None, 9, event("u", 95).seq)]
+
+
+def test_an_event_says_what_is_stored_only_if_it_carries_the_same_columns() -> None:
+    two = Tracking(Table(("id", "v", "note"), ("v", "note")))
+    first = event("u", 10, 1, note="a")
+    assert spans([[first], [first._replace(origin=Origin("t", 0, 90))]], two)[1][1] == [DUPLICATE]
+    less = event("u", 10, 1)._replace(origin=Origin("t", 0, 90))
+    assert spans([[first], [less]], two)[1][1] == [APPLIED]
+
+
+def test_every_compared_column_begins_versions() -> None:
+    tracking = Tracking(TABLE, compared=["v", "note"])
+    changes = [event("c", 10, 1, note="a"), event("u", 20, 2, note="a"), event("u", 30, 2, note="b")]
+    assert in_any_order(changes, tracking) == [(10, 20, 1), (20, 30, 2), (30, None, 2)]
+
+
+def test_a_row_whose_create_is_forgotten_was_not_there_before() -> None:
+    tracking = Tracking(TABLE, compared=["note"], initial=1)
+    begun = history([event("c", 10, 1, note="a"), event("u", 20, 2, note="a")], Stored(), tracking)
+    later = history([event("u", 30, 3, note="b")], Stored(begun.versions), tracking)
+    assert [each.valid_from for each in later.versions] == [10, 30]
+
+
+def test_what_the_batch_itself_remembered_makes_no_duplicate_of_a_change_without_a_version() -> None:
+    tracking = Tracking(TABLE, compared=["note"])
+    changes = [event("c", 10, 1, note="a"), event("u", 20, 2, note="a")]
+    first = history(changes, Stored(), tracking, batch=7)
+    remembered = Stored(merged=first.merged)
+    assert history(changes[:1], remembered, tracking, batch=7).outcomes == [APPLIED]
+    assert history(changes[:1], remembered, tracking, batch=8).outcomes == [DUPLICATE]
+    again = [changes[0]._replace(origin=Origin("t", 0, 90))]
+    assert history(again, remembered, tracking, batch=7).outcomes == [DUPLICATE]
+    assert history(changes[:1], remembered, tracking).outcomes == [DUPLICATE]
+
+
+def test_a_delete_whose_version_is_written_is_a_duplicate_in_its_own_batch() -> None:
+    gone = event("d", 20)
+    first = history([event("c", 10, 1), gone], Stored(), PLAIN, batch=7)
+    assert history([gone], Stored(first.versions, ends=first.ends), PLAIN, batch=7).outcomes == [DUPLICATE]
+    assert history([gone], Stored(ends=first.ends), PLAIN).outcomes == [DUPLICATE]
+
+
+def test_of_two_changes_at_one_place_in_two_partitions_the_same_counts_in_any_order() -> None:
+    first = event("u", 10, 1)
+    for origin in (Origin("t", 1, 1), Origin("u", 0, 1)):
+        assert in_any_order([first, event("u", 10, 2)._replace(origin=origin)]) == [(10, None, 2)]
+
+
 def test_a_list_has_each_event_once() -> None:
     seq, read = event("u", 10).seq, bytes(2) + (9).to_bytes(10, "big") + bytes(14)
     one = Listed(seq, "u", Origin("t", 0, 1), payload=5)
@@ -263,12 +356,12 @@ def check(number: int) -> None:
     expected = {key: each for key, each in Model().replay(played.records).keys.items() if each}
     if compared is not None:
         expected = {key: of_tracked(each, compared) for key, each in expected.items()}
-    found = {key: _shown(each) for key, each in replayed.mirror.keys.items() if each.versions}
+    found = {key: shown_versions(each) for key, each in replayed.mirror.keys.items() if each.versions}
     assert found == expected
     assert replayed.counts.total() == sum(map(len, batches))
 
 
-def _shown(stored: Stored) -> list[Version]:
+def shown_versions(stored: Stored) -> list[Version]:
     return [
         Version(
             dict(each.row.values),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lakemirror.driver.rules.positions import (
-    MISSING,
     WIDTH,
     Origin,
     anchored_at,
@@ -26,9 +25,9 @@ Numbered = tuple[int, Event]
 """An event with its number among those that were given."""
 
 
-def placed(events: Sequence[Event]) -> list[Numbered]:
+def placed(events: Sequence[Event], stored: Sequence[Row] = ()) -> list[Numbered]:
     """Return the events in the order in which the source made them, each at its place."""
-    numbered = list(enumerate(anchored(events)))
+    numbered = list(enumerate(anchored(events, stored)))
     return sorted(numbered, key=_arrival) if len(numbered) > 1 else numbered
 
 
@@ -50,9 +49,10 @@ def anchored(events: Sequence[Event], stored: Sequence[Row] = ()) -> Sequence[Ev
 
 
 def _anchored(event: Event, reads: Iterable[Event | Row]) -> Event:
+    """Return a change at its place: after the rows of the snapshot that precede it in its partition."""
     before = [each.seq for each in reads if event.origin.follows(each.origin)]
-    base = max(before, default=MISSING)
-    return event._replace(seq=anchored_at(event.seq, base)) if base > event.seq else event
+    base = max([event.seq, *(seq for seq in before if epoch_of(seq) == epoch_of(event.seq))])
+    return event._replace(seq=anchored_at(event.seq, base))
 
 
 def is_derived(seq: bytes, read: bytes) -> bool:

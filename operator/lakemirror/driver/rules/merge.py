@@ -55,7 +55,7 @@ def merge(
     ``stored`` is its row in the mirror, ``tombstone`` its newest tombstone, ``inherited`` what its row had
     under former keys.
     """
-    live, outcomes = apart(placed(events), table)
+    live, outcomes = apart(placed(events, () if stored is None else (stored,)), table)
     state = newest(live, table)
     if state is None:
         return Merged(_without_event(stored, inherited, table), None, _in_order(events, outcomes))

@@ -26,7 +26,6 @@ from lakemirror.driver.rules.outcomes import is_again
 from lakemirror.driver.rules.positions import (
     MISSING,
     NO_ORIGIN,
-    Origin,
     anchored_at,
     change_of,
     epoch_of,
@@ -134,7 +133,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that happened to a key. ``base`` is its sequence before it was placed.
+    """Something that happened to a key. ``base`` is its sequence as it was given, before it was placed.
 
     ``number`` is that of an event among those that were given, ``batch`` the one that wrote a stored fact.
     """
@@ -196,7 +195,7 @@ def history(
 
 
 def _is_still(seq: bytes, merged: Iterable[Fact]) -> bool:
-    return any(each.kind is Kind.MERGED and seq in (each.base, each.seq) for each in merged)
+    return any(each.kind is Kind.MERGED and each.base == seq for each in merged)
 
 
 # -- facts ------------------------------------------------------------------------------------------------
@@ -231,11 +230,12 @@ def _fact_of(event: Event, number: int, table: Table) -> Fact:
 
 def _stored_facts(stored: Stored, tracking: Tracking) -> list[Fact]:
     facts = []
+    merged = {each.row.seq for each in stored.merged}
     for each in stored.versions:
         facts.append(_of_stored(Kind.IMAGE, each.row, each.sent, version=each))
         if each.delete_seq is not None:
             facts.append(_end(Tombstone(each.delete_seq, each.valid_to), None, None))
-        if tracking.compared is not None and each.began < each.row.seq:
+        if tracking.compared is not None and each.began < each.row.seq and each.began not in merged:
             began = each.row._replace(seq=each.began, at=each.valid_from, origin=NO_ORIGIN, seqs=NOTHING)
             facts.append(Fact(Kind.BEGAN, began, base=each.began))
     if tracking.compared is not None:
@@ -246,12 +246,11 @@ def _stored_facts(stored: Stored, tracking: Tracking) -> list[Fact]:
 def _of_stored(
     kind: Kind, row: Row, sent: bytes | None, *, version: Version | None = None, batch: int | None = None
 ) -> Fact:
-    placed = row if sent is None else row._replace(seq=sent)
-    return Fact(kind, placed, sent is not None, row.seq, version=version, batch=batch)
+    return Fact(kind, row, sent is not None, row.seq, version=version, batch=batch)
 
 
 def _end(tombstone: Tombstone, sent: bytes | None, batch: int | None) -> Fact:
-    row = Row(sent or tombstone.seq, Op.DELETE, tombstone.at, tombstone.origin)
+    row = Row(tombstone.seq, Op.DELETE, tombstone.at, tombstone.origin)
     return Fact(Kind.END, row, sent is not None, tombstone.seq, batch=batch)
 
 
@@ -261,21 +260,22 @@ def _end(tombstone: Tombstone, sent: bytes | None, batch: int | None) -> Fact:
 def _placed(facts: Sequence[Fact]) -> list[Fact]:
     """Return the facts, each at its place. Sequences of values that were set at a fact move along with it.
 
-    A change that is sent again takes the place of its first delivery.
+    A change that is sent again takes the place of its first delivery. What is stored has its place, which
+    only a later row of a snapshot raises.
     """
     reads = [each for each in facts if is_snapshot(each.seq)]
-    first = {each.seq: each.row.origin for each in facts if each.number is None}
-    return [_at_place(each, first.get(each.seq, each.row.origin), reads) for each in facts]
+    first = {_sent(each) or each.seq: each for each in facts if each.number is None}
+    return [_at_place(each, first.get(each.seq, each), reads) for each in facts]
 
 
-def _at_place(fact: Fact, origin: Origin, reads: Iterable[Fact]) -> Fact:
-    before = [each.seq for each in reads if origin.follows(each.row.origin)]
-    base = max(before, default=MISSING)
-    seq = anchored_at(fact.seq, base) if fact.unanchored and base > fact.seq else fact.seq
-    if seq == fact.base:
-        return replace(fact, row=fact.row._replace(seq=seq)) if seq != fact.seq else fact
+def _at_place(fact: Fact, first: Fact, reads: Iterable[Fact]) -> Fact:
+    """Return a fact at its place. ``first`` is its first delivery, the fact itself if there is no other."""
+    if not fact.unanchored:
+        return fact
+    before = [first.seq, *(each.seq for each in reads if first.row.origin.follows(each.row.origin))]
+    seq = anchored_at(fact.seq, max(before))
     seqs = {
-        name: seq + each[len(seq) :] if change_of(each, seq) == fact.base else each
+        name: seq + each[len(seq) :] if change_of(each, seq) == fact.seq else each
         for name, each in fact.row.seqs.items()
     }
     return replace(fact, row=fact.row._replace(seq=seq, seqs=seqs))
@@ -347,8 +347,7 @@ def _is_known(event: Fact, stored: Fact | None, here: Iterable[Fact], batch: int
         ends = [each for each in here if each.kind is Kind.END]
         return any(not (_is_of(each, batch) and each.row.origin == event.row.origin) for each in ends)
     assert stored is not None
-    mine = stored.version is None and _is_of(stored, batch)
-    return not (mine and stored.row.origin == event.row.origin)
+    return not (_is_of(stored, batch) and stored.row.origin == event.row.origin)
 
 
 def _is_of(fact: Fact, batch: int | None) -> bool:
@@ -360,7 +359,7 @@ def _is_of(fact: Fact, batch: int | None) -> bool:
 
 def _patched(fact: Fact, inherited: Inherited, table: Table) -> Fact:
     """Return a fact with the values that its row had under its former key."""
-    if fact.is_delete or not inherited:
+    if not inherited:
         return fact
     values, seqs = dict(fact.row.values), dict(fact.row.seqs)
     for name in table.tracked:
@@ -396,7 +395,7 @@ def _with(fact: Fact, known: Mapping[str, Said], floor: bytes | None) -> Fact:
     values, seqs = dict(fact.row.values), {}
     texts = {name: text for name, text in fact.row.texts.items() if name not in known}
     for name, each in known.items():
-        said = Said(None, own(floor)) if floor is not None and each.seq < own(floor) else each
+        said = Said(None, own(floor)) if floor is not None and each.seq <= own(floor) else each
         values[name] = said.value
         if said.seq != own(fact.seq):
             seqs[name] = said.seq
@@ -465,7 +464,7 @@ def _timed(facts: Sequence[Fact], begins: Sequence[bool], tracking: Tracking) ->
             at = at if begins[i] or fact.is_delete else None
             if is_initial:
                 at = min(_or(tracking.initial), _or(fact.row.at))
-        ended = [each.at for each in tracking.table.truncates if each.seq < fact.seq and each.at is not None]
+        ended = [each.at for each in tracking.table.truncates if each.seq < fact.seq]
         times = [each for each in (latest, at, *ended) if each is not None]
         latest = max(times, default=None)
         since = _or(latest)
