@@ -108,6 +108,8 @@ def test_lower_positions_that_are_later_are_a_restart_and_their_tables_wait(op: 
     assert found.memory[STREAM].began == Began(5, ("t",), reads=op == "r")
     assert found.memory[STREAM].top == first.memory[STREAM].top, "nothing of the batch is applied there"
     assert found.waits(STREAM, new)
+    passed = decide([new, point(6, 200, time=51)], first.memory)
+    assert passed.begun == {("t", 0): 5}, "although the highest position is reached in the same batch"
 
 
 def test_a_table_that_is_not_mirrored_does_not_wait() -> None:
@@ -197,7 +199,8 @@ def test_a_new_reading_is_compared_with_what_the_mirrors_have() -> None:
     later = decide([point(0, 3, time=51)], standing=lambda _: stands)
     assert later.waits(STREAM, point(0, 3, time=51))
     assert not later.begun
-    assert decide([point(0, 3, time=50 + 6_000_000)], standing=lambda _: stands).begun
+    assert not decide([point(0, 3, time=50 + 5_000_000)], standing=lambda _: stands).begun
+    assert decide([point(0, 3, time=50 + 5_000_001)], standing=lambda _: stands).begun, "toleranceMs"
 
 
 def test_a_partition_of_a_topic_with_epochs_needs_one_of_its_own() -> None:
@@ -219,10 +222,19 @@ def test_stretches_end_where_positions_fall_back_pass_the_top_or_change_servers(
     assert found == [(0, 1, True), (2, 3, False), (4, 4, False), (5, 5, True)]
     two = [point(2, 1, server="1"), point(3, 2, server="2"), point(4, 3)]
     assert [(each.first, each.last) for each in stretches(two, place)] == [(2, 2), (3, 4)]
+    unnamed = [point(2, 1), point(3, 2, server="1")]
+    assert [(each.first, each.last) for each in stretches(unnamed, place)] == [(2, 3)]
+
+
+def test_a_change_that_is_sent_again_is_in_a_stretch_below() -> None:
+    sent = [point(4, 7), point(5, 9), point(6, 7)]
+    found = [(each.first, each.last, each.above) for each in stretches(sent, Place(at(6, 3)))]
+    assert found == [(4, 5, True), (6, 6, False)]
 
 
 def test_a_clock_that_is_a_day_ahead_says_nothing() -> None:
     assert trusted(NOW + 5, NOW) == NOW + 5
+    assert trusted(NOW + 86_400_000_000, NOW) is not None
     assert trusted(NOW + 86_400_000_001, NOW) is None
     assert trusted(None, NOW) is None
 
@@ -294,6 +306,10 @@ def test_positions_grow_over_blocks_that_follow_each_other() -> None:
     assert grows([point(1, 5), point(2, 6)], [point(3, 6), point(4, 9)])
     assert not grows([point(1, 5), point(2, 6)], [point(3, 5), point(4, 9)])
     assert not grows([point(1, 6), point(2, 5)])
+    assert not grows([point(1, 5), point(2, 6)], [point(3, 9), point(4, 7)])
+    other = [point(3, 1)._replace(table="o"), point(4, 2)._replace(table="o")]
+    assert grows([point(1, 5), point(2, 6), *other])
+    assert not grows([point(1, 6), point(2, 5), *other])
     assert not grows([point(1, 5), point(3, 6)], [point(2, 6), point(4, 9)]), (
         "blocks that interleave are unclear"
     )
@@ -371,6 +387,21 @@ def test_what_is_undecided_waits_and_the_rest_does_not() -> None:
     assert not found.waits(STREAM._replace(partition=1), point(6, 13, time=2))
 
 
+def test_a_change_waits_only_if_it_lies_below_and_is_later_than_its_mirror() -> None:
+    """The stream is still behind what the mirror has, and nothing else of it is undecided."""
+    behind = Place(at(50, 5), former={"t": Former(point(0, 100).digits, 50)})
+    held = Verdict({}, {STREAM: behind})
+    changes = [point(6, 3, time=51), point(6, 3, time=50), point(6, 3), point(6, 100, time=51)]
+    assert [held.waits(STREAM, each) for each in changes] == [True, False, False, False]
+
+
+def test_an_open_change_is_not_undecided_while_no_other_change_came() -> None:
+    tail = (Stretch(2, 2, point(0, 9).digits, point(0, 9).digits, None, (), above=False),)
+    held = Verdict({}, {STREAM: Place(at(90, 1, "r"), tail=tail)})
+    assert not held.waits(STREAM, opened(3, 60))
+    assert held.waits(STREAM, point(3, 60))
+
+
 def test_an_undecided_change_of_an_open_transaction_waits_below_the_changes_before_it() -> None:
     first = decide([point(0, 90, op="r", time=1), opened(1, 70, time=1)])
     again = [opened(2, 60, time=1)]
@@ -404,6 +435,15 @@ def test_all_changes_of_a_restart_are_rows_of_a_snapshot_or_not() -> None:
     assert decide(mixed, first.memory).memory[STREAM].began == Began(5, ("t",), reads=False)
     before = [point(4, 4, time=4), *reads]
     assert decide(before, first.memory).memory[STREAM].began == Began(5, ("t",), reads=True)
+
+
+def test_whether_a_restart_is_of_rows_of_a_snapshot_is_told_of_partitions_that_begin_with_it() -> None:
+    streams = [Stream("t", number, "shop") for number in range(2)]
+    known = judged({each: [point(0, 1000, time=9)] for each in streams}, {}).memory
+    began = judged({streams[0]: [point(1, 5, time=50)]}, known).memory
+    found = judged({streams[0]: [point(2, 6, time=51)], streams[1]: [point(1, 7, time=52, op="r")]}, began)
+    assert found.memory[streams[0]].began == Began(1, ("t",))
+    assert found.memory[streams[1]].began == Began(1, ("t",), reads=True)
 
 
 def test_snapshots_of_what_waits_are_not_remembered_as_applied() -> None:

@@ -240,8 +240,8 @@ def _peers(place: Place, before: Sequence[Place]) -> Iterable[Place]:
 
 def _first(change: Change) -> tuple[object, ...]:
     topic, partition, offset = change.place.origin
-    born = change.op not in (Op.CREATE, Op.READ)
-    return (born, topic or "", _or(partition), change.place.seq, _or(offset))
+    is_begun = change.op not in (Op.CREATE, Op.READ)  # the row was there before: creates come first
+    return (is_begun, topic or "", _or(partition), change.place.seq, _or(offset))
 
 
 def _arrival(place: Place) -> tuple[bytes, str, int, int]:

@@ -22,10 +22,11 @@ def outcome_of_newest(state: State, stored: Row | None, *, newer: bool) -> Outco
 
 
 def outcomes_of(events: Sequence[Numbered], newest: Outcome, table: Table) -> dict[int, Outcome]:
-    """Return the outcomes of the events that no truncate was newer than, which are in their order.
+    """Return the outcomes of the events that truncates left (`truncates.apart`), which are in their order.
 
-    The newest has its own. An event that was sent twice counts once: the others are duplicates. All others
-    are superseded.
+    ``newest`` is that of the last one, unless a truncate of the batch is newer: if deletes are soft, the
+    event is left to show its row, and superseded. An event that was sent twice counts once: the others are
+    duplicates. All others are superseded.
     """
     found: dict[int, Outcome] = {}
     floor = table.floor_of_batch

@@ -24,9 +24,12 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 class Event(NamedTuple):
     """A change of one row: what a record says, in the mirror's columns.
 
-    ``at`` is when the source made the change, in microseconds since 1970. ``row`` has a value for each column
-    of the mirror, except for the ``gaps``: columns whose value the source did not send, because it is as
-    before (PostgreSQL's TOAST). ``texts`` are the source's texts of values that their column cannot hold.
+    ``op`` is what it does (`lakemirror.driver.codes.Op`), ``seq`` its place in the order of its source
+    (`positions`, `orders`), ``origin`` where its record was read. It is ``unanchored`` if only its LSN places
+    it (`anchors`). ``at`` is when the source made the change, in microseconds since 1970. ``row`` has a value
+    for each column of the mirror, except for the ``gaps``: columns whose value the source did not send,
+    because it is as before (PostgreSQL's TOAST). ``texts`` are the source's texts of values that their column
+    cannot hold.
 
     A change of a row's key is two events at one position: a delete with ``new_key`` and a create with
     ``old_key``. ``is_half`` is the half that has no record of its own.

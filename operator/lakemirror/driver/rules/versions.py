@@ -1,8 +1,8 @@
 """What becomes of the versions of a row (mode scd2): all facts about a key, in any order.
 
 What happened to a key is a set of *facts*, each at a place in the source's order: the events of the batch,
-and what is stored, that is the images of the versions, the deletes that ended them, and changes that began no
-version. The history is a function of this set alone:
+and what is stored, that is the images of the versions, the deletes that ended them, and changes that no
+version shows. The history is a function of this set alone:
 
 1. `_placed`: facts of transactions that were open during a snapshot take their place.
 2. `_settled`: of the facts at one place, one counts. An event that says what is stored is a duplicate;
@@ -60,7 +60,7 @@ class Version(NamedTuple):
     A version that is ``is_deleted`` is the last one of a row that is gone. ``delete_seq`` is the sequence of
     the delete or truncate that ended it, None if another version or nothing did. ``began`` is the sequence of
     the change that began it: further changes may have been merged into it. ``sent`` is its own sequence as it
-    was sent, if a row of a snapshot determines its place.
+    was sent, if the change is unanchored (`anchors`), so that a row of a snapshot may raise its place.
     """
 
     row: Row
@@ -74,7 +74,10 @@ class Version(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """A stored change that began no version (``trackedColumns``): a late change may split its version."""
+    """A stored change that no version shows: the next one was merged into its version (``trackedColumns``).
+
+    It is remembered because a late change may split that version. ``batch`` is the one that wrote it.
+    """
 
     row: Row
     sent: bytes | None = None
@@ -91,7 +94,7 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a mirror has of a key: its versions, changes that began none, and deletes."""
+    """What a mirror has of a key: its versions, changes that none of them shows, and deletes."""
 
     versions: Sequence[Version] = ()
     merged: Sequence[Merged] = ()
