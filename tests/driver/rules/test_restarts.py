@@ -422,6 +422,10 @@ def test_only_the_tables_that_are_behind_their_mirrors_wait() -> None:
     assert decide(late, standing=lambda _: stands).memory[STREAM].former == {
         "t": Former(stands[0].seq, 50, 1)
     }
+    other = [point(0, 3, time=40), point(1, 4, time=60)._replace(table="o")]
+    found = decide(other, standing=lambda table: stands if table == "t" else ())
+    assert found.memory[STREAM].former == {"t": Former(stands[0].seq, 50)}
+    found = decide(batch, standing=lambda table: stands if table == "t" else ())
     both = decide(batch, standing=lambda _: stands)
     assert [found.waits(STREAM, each) for each in batch] == [True, False, False]
     assert both.memory[STREAM].former["o"].first == 2

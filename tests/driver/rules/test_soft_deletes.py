@@ -10,7 +10,7 @@ import pytest
 
 from lakemirror.driver.rules.merge import merge
 from lakemirror.driver.rules.orders import Truncated
-from lakemirror.driver.rules.positions import own
+from lakemirror.driver.rules.positions import MISSING, own
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Outcome, Row, Said
 from tests.driver.rules.test_merge import at, event, in_any_order, row
@@ -132,6 +132,42 @@ CASES = [
         (6, None),
         8000,
         [truncated(5), truncated(8)],
+    ),
+    Case(
+        "the time of its first delete, if that came through another partition",
+        [event("d", 6, partition=1), event("d", 7)],
+        row(5, 5, "old", seqs={"note": own(at(3))}),
+        (5, "old"),
+        6000,
+    ),
+    Case(
+        "no value from the position of a truncate before its row",
+        [event("u", 5, v=5, note="x"), event("d", 8)],
+        row(7, 7, None, seqs={"note": MISSING}),
+        (7, None),
+        8000,
+        [truncated(5)],
+    ),
+    Case(
+        "the row of its batch that came after the stored one at its position",
+        [event("u", 5, 9, v=9, note="z"), event("d", 10)],
+        row(5, 5, "e"),
+        (9, "z"),
+        10000,
+    ),
+    Case(
+        "the stored row, if that came later at its position",
+        [event("u", 5, 4, v=9, note="z"), event("d", 10)],
+        row(5, 5, "e"),
+        (5, "e"),
+        10000,
+    ),
+    Case(
+        "the row that came back at the position of its delete",
+        [event("u", 5, 9, v=9, note="z"), event("d", 10)],
+        deleted(5, 5, "e"),
+        (9, "z"),
+        10000,
     ),
     Case(
         "its value from before a truncate at its position",

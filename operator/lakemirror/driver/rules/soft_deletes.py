@@ -30,17 +30,22 @@ def deleted(state: State, stored: Row | None, table: Table) -> Row:
     said = {}
     for name, mine in state.said.items():
         at = max(own_of(state, mine, seq), beside_stored(mine, stored, name))
-        is_newer = wins(at, stored, name, last)
+        is_tied = is_of_batch and last == stored.seq and at == stored.seq_of(name)
+        is_newer = is_tied or wins(at, stored, name, last)
         said[name] = mine if is_newer else kept(stored, name)
         values[name] = said[name].value
-    ends = [each for each in state.ends if is_of_batch or not _is_before(each, stored)]
+    ends = [each for each in state.ends if not _is_before(each, stored)]
     when = _gone_at(ends, event, last, table)
     return Row(seq, Op.DELETE, event.at, event.origin, values, {}, texts_of(texts, said), when)
 
 
 def brings_row(state: State, stored: Row) -> bool:
-    """Return whether the last row that the events of a batch show is newer than the stored one."""
-    return state.row_seq is not None and _row_seq(state, stored) > stored.seq
+    """Return whether the last row that the events of a batch show is newer than the stored one.
+
+    Of two rows at one position, the later arrival is newer.
+    """
+    seq = _row_seq(state, stored)
+    return seq > stored.seq or (seq == stored.seq and state.row_origin.follows(stored.origin))
 
 
 def _row_seq(state: State, stored: Row) -> bytes:

@@ -48,13 +48,13 @@ class State(NamedTuple):
     """The newest event of a key, and what is known of each column as of then.
 
     ``row`` is the last row that events show, ``row_seq`` its sequence (None: they show none), ``texts``
-    those of the row, ``row_opened`` its origin if its event is unanchored. ``said`` has the newest value
-    of each tracked column as of that row. ``ends`` are the soft deletes after the row: there may be several,
-    because a filter makes deletes of events that show a row which stays outside. ``is_written`` says whether
-    the event may write: no tombstone is newer. ``is_known`` says that a delete has a tombstone already, and
-    ``is_repeated`` that it made the tombstone, or is older. ``is_renewed`` says that it has to be noted all
-    the same: it came after the tombstone at its position, or the tombstone is from the other half of its
-    change of the key.
+    those of the row, ``row_origin`` its origin, and ``row_opened`` the same if its event is unanchored.
+    ``said`` has the newest value of each tracked column as of that row. ``ends`` are the soft deletes after
+    the row: there may be several, because a filter makes deletes of events that show a row which stays
+    outside. ``is_written`` says whether the event may write: no tombstone is newer. ``is_known`` says that a
+    delete has a tombstone already, and ``is_repeated`` that it made the tombstone, or is older.
+    ``is_renewed`` says that it has to be noted all the same: it came after the tombstone at its position, or
+    the tombstone is from the other half of its change of the key.
     """
 
     op: str
@@ -62,6 +62,7 @@ class State(NamedTuple):
     event: Event | None = None
     row: Mapping[str, Value] = NOTHING
     row_seq: bytes | None = None
+    row_origin: Origin = NO_ORIGIN
     row_opened: Origin | None = None
     texts: Mapping[str, str] = NOTHING
     said: Mapping[str, Said] = NOTHING
@@ -86,13 +87,21 @@ def newest(events: Sequence[Numbered], table: Table) -> State | None:
     gone = list(takewhile(_is_delete, mine)) if table.soft else []
     of_row = mine[len(gone) :]  # a soft delete leaves the last row
     shown = of_row[0] if of_row else None
-    row, texts = (last.row, last.texts) if shown is None else (shown.row, shown.texts)
     row_seq = None if shown is None else shown.seq
-    row_opened = shown.origin if shown is not None and shown.unanchored else None
     told = {name: _newest_of(of_row, name) for name in table.tracked}
-    said = _above_floor(told, last, row_seq, table)
-    ends = [End(each.seq, each.at, each.origin, each.unanchored) for each in gone]
-    return State(last.op, last.seq, last, row, row_seq, row_opened, texts, said, ends, last.unanchored)
+    return State(
+        last.op,
+        last.seq,
+        last,
+        row=last.row if shown is None else shown.row,
+        row_seq=row_seq,
+        row_origin=NO_ORIGIN if shown is None else shown.origin,
+        row_opened=shown.origin if shown is not None and shown.unanchored else None,
+        texts=last.texts if shown is None else shown.texts,
+        said=_above_floor(told, last, row_seq, table),
+        ends=[End(each.seq, each.at, each.origin, each.unanchored) for each in gone],
+        unanchored=last.unanchored,
+    )
 
 
 def _is_delete(event: Event) -> bool:
