@@ -614,6 +614,21 @@ def test_a_row_that_was_read_after_a_move_says_nothing_about_what_moved() -> Non
     assert delivered([[gone], [there, read]])[2,] == {"id": 2, "v": 7, "note": None}
 
 
+def test_a_row_of_an_incremental_snapshot_says_nothing_about_what_moved_before_it() -> None:
+    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
+    there = Event(
+        *((2,), "c", at(70), 7000, Origin("t", 0, 3), {"id": 2, "v": 7}, frozenset({"note"})),
+        old_key=(1,),
+        unanchored=True,
+        digest=2,
+    )
+    reread = event("r", 90, 5, v=9, note="of another row", seq=at(90)[:12] + bytes(10) + at(90)[22:])
+    assert delivered([[gone, there, reread]]) == {
+        (1,): {"id": 1, "v": 9, "note": "of another row"},
+        (2,): {"id": 2, "v": 7, "note": None},
+    }
+
+
 def delivered(batches: Sequence[Sequence[Event]]) -> dict[Any, dict[str, Any]]:
     mirror = Mirror()
     for batch in batches:

@@ -55,8 +55,12 @@ LOGS = Orders(logs={"a": "shop", "b": "shop", "c": "other"}, tolerance=5)
         (NOTHING, Kind.NOTHING),
         (NOTHING._replace(seq=bytes(25) + b"\1"), Kind.NOTHING),  # a change without a place, after a row
         (COLUMNS, Kind.COLUMNS),
+        (COLUMNS._replace(seq=bytes(24)), Kind.COLUMNS),  # of another length than all other sequences
+        (COLUMNS._replace(seq=bytes(31)), Kind.COLUMNS),
         (GIVEN, Kind.GIVEN),
         (time(5)._replace(at=6), Kind.POSITION),  # the bytes of a time repeat what the change says
+        (time(5)._replace(at=4), Kind.POSITION),
+        (Place(bytes(2) + (5).to_bytes(10, "big") + bytes(14), 5, Origin()), Kind.TIME),  # without an offset
     ],
 )
 def test_the_bytes_tell_what_a_sequence_is_made_of(place: Place, kind: Kind) -> None:
@@ -135,6 +139,7 @@ def test_rows_of_topics_that_times_order_are_compared_as_times() -> None:
     assert unordered(time(9), truncated, Orders()) is Why.KIND
     assert unordered(time(9), truncated, Orders(timed=frozenset({"a"}))) is None
     assert unordered(time(9), truncated, Orders(timed=frozenset({"b"}))) is Why.KIND
+    assert unordered(time(9), offset(3), Orders(timed=frozenset({"a"}))) is Why.KIND
     assert unordered(time(9), truncated, Orders(timed=frozenset({"b"}), of_files=True)) is None
 
 
