@@ -333,6 +333,7 @@ class Applying:
             truncates=truncates,
             key=table.key,
             corrects=table.corrects,
+            now=0,
         )
         if table.mode == "scd2":
             versions = apply_versions(table.versions, events, Tracking(settings))
