@@ -12,9 +12,9 @@ import pytest
 
 from lakemirror.driver.rules.append import Listed, append
 from lakemirror.driver.rules.orders import Truncated
-from lakemirror.driver.rules.positions import Origin, own
+from lakemirror.driver.rules.positions import Origin, moved, own
 from lakemirror.driver.rules.table import Table
-from lakemirror.driver.rules.values import Event, Outcome
+from lakemirror.driver.rules.values import Event, Outcome, Said
 from lakemirror.driver.rules.versions import Stored, Tracking, history, time_of
 from tests.driver.rules.test_histories import ANYHOW, COMPLETE, NAMES, TRACKED, over_partitions
 from tests.driver.rules.test_histories import history as play_history
@@ -313,6 +313,42 @@ def test_of_two_changes_at_one_place_in_two_partitions_the_same_counts_in_any_or
     first = event("u", 10, 1)
     for origin in (Origin("t", 1, 1), Origin("u", 0, 1)):
         assert in_any_order([first, event("u", 10, 2)._replace(origin=origin)]) == [(10, None, 2)]
+
+
+def test_only_a_delete_or_truncate_ends_a_version_at_its_own_sequence() -> None:
+    wiped = Truncated(event("u", 35).seq, at=35)
+    changes = [event("c", 10, 1), event("u", 20, 2), event("d", 25), event("c", 30, 3), event("u", 40, 4)]
+    told = history(changes, Stored(), Tracking(Table(TABLE.columns, TABLE.tracked, truncates=[wiped])))
+    assert [each.delete_seq for each in told.versions] == [None, changes[2].seq, wiped.seq, None]
+
+
+def test_a_version_has_the_texts_of_its_values() -> None:
+    first = event("u", 10, None, note=None)._replace(texts={"v": "NaN", "note": "infinity"})
+    changes = [first, event("u", 20, None)._replace(texts={"v": "-infinity"}), event("u", 30, 3, note="c")]
+    assert [each.row.texts for each in history(changes, Stored(), PLAIN).versions] == [
+        {"v": "NaN", "note": "infinity"},
+        {"v": "-infinity", "note": "infinity"},
+        {},
+    ]
+
+
+def test_of_what_a_move_brought_the_newest_value_counts() -> None:
+    created = event("c", 50, 5)
+    values = [
+        Said(value, moved(created.seq, own(event("u", lsn).seq))) for value, lsn in (("b", 2), ("a", 1))
+    ]
+    for brought in (values, values[::-1]):
+        told = history([created], Stored(), PLAIN, {"note": brought})
+        assert [each.row.values["note"] for each in told.versions] == ["b"]
+
+
+def test_a_change_is_remembered_while_no_version_shows_it() -> None:
+    tracking = Tracking(TABLE, compared=["note"])
+    changes = [event("c", 10, 1, note="a"), event("u", 20, 2, note="a"), event("u", 30, 3, note="a")]
+    told = history(changes, Stored(), tracking)
+    assert [each.row.seq for each in told.merged] == [changes[0].seq, changes[1].seq]
+    split = history([event("u", 25, 9, note="z")], Stored(told.versions, told.merged), tracking)
+    assert [each.row.seq for each in split.merged] == [changes[0].seq]
 
 
 def test_a_list_has_each_event_once() -> None:
