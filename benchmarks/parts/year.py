@@ -94,7 +94,7 @@ class Place:
     tags: Path | None = None
 
     def tag(self) -> None:
-        """Give the newest files that were not put by a client an ETag, on which Hadoop insists."""
+        """Give the newest files, which no client has put, the ETags on which Hadoop insists."""
         for folder, _, names in os.walk(self.files if self.tags is not None else ""):
             is_log = folder.endswith("_delta_log")
             newest = max(map(_number, names), default=0) if is_log else 0
@@ -102,10 +102,10 @@ class Place:
                 if is_log and 0 <= _number(name) < newest - _TAGGED:
                     continue
                 file = Path(folder, name)
+                content = hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
                 tag = Path(self.tags or "", file.relative_to(self.files), "meta", "etag")
-                if not tag.exists():
-                    tag.parent.mkdir(parents=True, exist_ok=True)
-                    tag.write_text(f'"{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}"')
+                tag.parent.mkdir(parents=True, exist_ok=True)
+                tag.write_text(f'"{content}"')
 
 
 def _number(name: str) -> int:

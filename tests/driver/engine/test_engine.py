@@ -145,6 +145,25 @@ def test_soft_deletes(columns: SparkSession, tmp_path: Path) -> None:
     assert audited(columns, mirroring, counts) == audited(columns, other, counts)
 
 
+@pytest.mark.parametrize("soft", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_tables_that_were_truncated(columns: SparkSession, tmp_path: Path, soft: bool) -> None:
+    """The truncate itself is left for Spark. Changes from before it come late."""
+    rnd = random.Random(8)
+    steps = [Step(0, rnd.choice(("put", "put", "drop")), rnd.randrange(5)) for _ in range(36)]
+    steps[9] = Step(0, "truncate", 0)
+    shape = Shape(snapshot="initial", full=True, schemas=False, name="items")
+    batches = cut(play(steps, shape).records, 6)
+    late = rnd.sample(batches[0], 2) + rnd.sample(batches[1], 2)
+    batches = [[each for each in batch if each not in late] for batch in batches]
+    for number, each in enumerate(late):
+        batches[-1 - number % 2].append(each)
+    gone = {"delete": {"type": "soft", "column": DELETED_AT}} if soft else {}
+    mirroring = Mirroring(tmp_path, {"tables": [{"source": "demo.public.items", **gone}]}).deliver(batches)
+    mirroring.run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert in_columns(columns, mirroring, "items") >= 4
+
+
 def test_bad_records_are_kept_aside_and_the_others_applied(columns: SparkSession, tmp_path: Path) -> None:
     """Records that are no changes, and changes with values that their mirror cannot hold."""
     table = Table("demo", "public", "items", ODD_COLUMNS, (ODD_KEY,), "demo", full=True, schemas=True)

@@ -167,7 +167,6 @@ def _of_version(version: Version) -> str | None:
 def _of_mirror(table: MirroredTable, snapshot: Snapshot) -> str | None:
     summary, reading = table.tombstone_summary, snapshot.metadata
     reasons = {
-        "it was truncated": summary.floor is not None,
         "keys of rows changed": summary.moved > 0 or summary.merged,
         "its mirror is partitioned": bool(reading.partitions),
         "its mirror has a change feed": reading.properties.get(CHANGE_FEED_PROPERTY, "").lower() == "true",

@@ -54,6 +54,7 @@ from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record.aside import BadRecord
 from lakemirror.driver.results import TableResult
+from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.values import Outcome
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.tombstones import raised
@@ -348,7 +349,7 @@ class Engine:
         before = table.rows.state
         try:
             state = table.rows.refresh()
-            if table.mirrored.tombstone_summary.newest is not None:
+            if _has_facts(table):
                 table.ends.refresh()
         except Exception as error:
             if stops_pipeline(error, self._spark):
@@ -444,9 +445,13 @@ class Engine:
 
 
 def _now(table: _Table, *, closer: bool) -> Believed:
-    """Return what is believed of a table, with its tombstones as they are by now."""
+    """Return what is believed of a table, with its tombstones and its newest truncate as they are by now.
+
+    All of its changes are in one order, in which they compare with the truncate.
+    """
     summary, known = table.mirrored.tombstone_summary, table.believed.mirrored
-    now = replace(known, table=replace(known.table, now=_millis() * 1000))
+    former = None if summary.floor is None else Truncated(summary.floor)
+    now = replace(known, table=replace(known.table, former=former, now=_millis() * 1000))
     return replace(
         table.believed, mirrored=now, closer=closer, newest=summary.newest, collected=summary.collected
     )
@@ -454,7 +459,13 @@ def _now(table: _Table, *, closer: bool) -> Believed:
 
 def _lacks_ends(table: _Table) -> bool:
     """Return whether tombstones are gone that there were: rows would be written that were deleted."""
-    return table.mirrored.tombstone_summary.newest is not None and table.ends.state is None
+    return _has_facts(table) and table.ends.state is None
+
+
+def _has_facts(table: _Table) -> bool:
+    """Return whether the mirror has tombstones, or was truncated."""
+    summary = table.mirrored.tombstone_summary
+    return summary.newest is not None or summary.floor is not None
 
 
 def _place(table: _Table) -> StoredMirror:
