@@ -294,10 +294,11 @@ class Applying:
             if isinstance(each, Truncate)
         ]
         events = [event for *_, mine in told for event in mine.events]
-        if self._are_held(events, truncates):
+        failing = [each.name for each in table.asked.expectations if each.on_violation == "fail"]
+        if self._are_held(events, truncates, failing):
             return False
         for record, _, mine in told:
-            table.violations.update(mine.violates)
+            table.violations.update(name for name in mine.violates if name not in failing)
             if mine.problem is not None:
                 _refuse(table, record, mine.problem)
             elif mine.is_left_out:
@@ -308,10 +309,11 @@ class Applying:
             self._merge(events, truncates)
         return True
 
-    def _are_held(self, events: Sequence[Event], truncates: Sequence[Truncated]) -> bool:
+    def _are_held(
+        self, events: Sequence[Event], truncates: Sequence[Truncated], failing: Sequence[str]
+    ) -> bool:
         """Whether a row that would be shown violates an expectation that holds its table."""
         table = self.table
-        failing = [each.name for each in table.asked.expectations if each.on_violation == "fail"]
         bad = [each for each in events if any(name in failing for name in each.violates)]
         if table.mode != "scd1" or not bad:
             return bool(bad)
