@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.runtime.replayer import replay
-from tests.support.agreement import by_rules
+from tests.support.agreement import assert_agreement, by_rules
 from tests.support.mirroring import Mirroring
 from tests.support.records import Column, PostgresPosition, Record, Row, Table, Topic
 from tests.support.rule_engine import Mirrored
@@ -129,12 +129,14 @@ def delivered(mirroring: Mirroring, cases: Sequence[Case]) -> Mirroring:
 def test_the_former_key_does_not_wait_for_an_image(
     cases: Sequence[Case], spark: SparkSession, tmp_path: Path
 ) -> None:
-    summary = delivered(mirroring_of(tmp_path, cases), cases).run(spark)
+    mirroring = delivered(mirroring_of(tmp_path, cases), cases)
+    summary = mirroring.run(spark)
     found = {case.name: shown(spark, f"{tmp_path}/lake/{case.name}") for case in cases}
     assert found == {case.name: [*case.shown] for case in cases}
     for case in cases:
         counts = summary.tables[case.name].counts
         assert (counts.records, counts.quarantined, counts.unaccounted) == (4, 1, 0), case.name
+    assert_agreement(spark, mirroring)
 
 
 def shown_by_rules(table: Mirrored) -> list[int]:

@@ -772,9 +772,11 @@ def _names(schema: Any) -> list[str]:
 
 def another_key(table: Mirrored, other: Sequence[str]) -> str:
     """Why a record with another key cannot be applied."""
+    names = ", ".join(other)
+    found = f"the key ({names})" if other else "no key"
     return (
-        f"the mirror {table.location} has the key ({', '.join(table.key)}), and this record has "
-        f"the key ({', '.join(other)}): rows cannot be told apart by both. If the source's key changed, set "
-        f"tables[{table.name}].primaryKey: [{', '.join(other)}], and tables[{table.name}].target to a new "
-        "place with a new resyncToken"
+        f"the mirror {table.location} has the key ({', '.join(table.key)}), and this record has {found}: "
+        "rows cannot be told apart by both. If the source's key changed, set "
+        f"tables[{table.name}].primaryKey: [{names}], and tables[{table.name}].target to a new place with a "
+        "new resyncToken"
     )
