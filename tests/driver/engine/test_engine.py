@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -161,6 +162,26 @@ def test_tables_that_were_truncated(columns: SparkSession, tmp_path: Path, soft:
     mirroring = Mirroring(tmp_path, {"tables": [{"source": "demo.public.items", **gone}]}).deliver(batches)
     mirroring.run(columns)
     assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert in_columns(columns, mirroring, "items") >= 4
+
+
+def test_tables_whose_keys_have_changed_before(
+    columns: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark applies batches with keys that rows had before, or got, and the engine all others."""
+    rnd = random.Random(9)
+    caplog.set_level(logging.DEBUG, "lakemirror.driver.engine")
+    steps = [Step(h, "put", each) for each in range(3) for h in range(6)]
+    steps += [Step(0, "move", 0, 5), Step(1, "move", 1, 7), Step(0, "move", 5, 1)]
+    steps += [Step(h, rnd.choice(("put", "put", "drop")), rnd.randrange(3)) for h in (*range(2, 6),) * 6]
+    steps += [Step(0, "put", 1), Step(1, "put", 7), Step(0, "put", 0), Step(1, "drop", 7)]
+    played = play(steps, Shape(snapshot="initial", schemas=False, name="items"))
+    mirroring = Mirroring(tmp_path).deliver(parts(played.records, 9))
+    mirroring.run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    ends = columns.read.format("delta").load(f"{mirroring.path('demo', 'public', 'items')}/_tombstones")
+    assert ends.where("kind = 'moved'").count() >= 3
+    assert "the key of a row of its batch has changed before" in caplog.text
     assert in_columns(columns, mirroring, "items") >= 4
 
 

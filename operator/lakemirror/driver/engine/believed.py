@@ -49,7 +49,7 @@ class Believed:
     mirror is marked as one whose rows may lack values. ``rounded`` are the columns of which it is reported
     that values have lost digits. ``closer`` says that the positions of its streams have to be looked at one
     by one. ``keeps_bad`` says that bad records are kept aside, and stop nothing. ``newest`` is the newest
-    tombstone, ``collected`` the newest one that was collected.
+    tombstone, ``collected`` the newest one that was collected. ``moved`` says that keys of rows have changed.
     """
 
     name: TableName
@@ -66,6 +66,7 @@ class Believed:
     keeps_bad: bool = True
     newest: bytes | None = None
     collected: bytes | None = None
+    moved: bool = False
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
@@ -167,7 +168,7 @@ def _of_version(version: Version) -> str | None:
 def _of_mirror(table: MirroredTable, snapshot: Snapshot) -> str | None:
     summary, reading = table.tombstone_summary, snapshot.metadata
     reasons = {
-        "keys of rows changed": summary.moved > 0 or summary.merged,
+        "its mirror had versions": summary.merged,
         "its mirror is partitioned": bool(reading.partitions),
         "its mirror has a change feed": reading.properties.get(CHANGE_FEED_PROPERTY, "").lower() == "true",
         "its mirror has columns of its users": bool(table.users),

@@ -31,7 +31,7 @@ from lakemirror.driver.columns.stored import tombstones_schema
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import CHANGES, ODD, REPORT, unpacked
 from lakemirror.driver.engine.mirror_files import MirrorFiles
-from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles, stored_ends
+from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles, any_moved, stored_ends
 from lakemirror.driver.engine.stored_rows import StoredRows, look_up, oldest
 from lakemirror.driver.engine.table_change import TableChange, change_of
 from lakemirror.driver.rules.values import Event, Outcome
@@ -139,6 +139,8 @@ def _of_bucket(
 ) -> Done:
     store, mirrored = LocalFiles(Path(place.folder)), table.mirrored
     stood = _stood(changes, events, table)
+    if table.moved and _any_moved(stood, table, place):
+        return Done(error="the key of a row of its batch has changed before")
     stored = look_up(store, place.files, keys_of(changes, events, (), mirrored), oldest(stood))
     ends = _ends(stood, table, place)
     result = fold(Bucket(changes, stored, ends, events), mirrored)
@@ -181,6 +183,11 @@ def _ends(changes: pa.RecordBatch, table: Believed, place: StoredMirror) -> pa.R
             some = changes.take(pa.array(old))
             return stored_ends(store, place.ends, some, mirrored.kinds, mirrored.key)
     return pa.RecordBatch.from_pylist([], tombstones_schema(mirrored.kinds, mirrored.key))
+
+
+def _any_moved(changes: pa.RecordBatch, table: Believed, place: StoredMirror) -> bool:
+    store, mirrored = LocalFiles(Path(place.folder) / TOMBSTONES), table.mirrored
+    return any_moved(store, place.ends, changes, mirrored.kinds, mirrored.key)
 
 
 def _counted(

@@ -453,7 +453,12 @@ def _now(table: _Table, *, closer: bool) -> Believed:
     former = None if summary.floor is None else Truncated(summary.floor)
     now = replace(known, table=replace(known.table, former=former, now=_millis() * 1000))
     return replace(
-        table.believed, mirrored=now, closer=closer, newest=summary.newest, collected=summary.collected
+        table.believed,
+        mirrored=now,
+        closer=closer,
+        newest=summary.newest,
+        collected=summary.collected,
+        moved=summary.moved > 0,
     )
 
 

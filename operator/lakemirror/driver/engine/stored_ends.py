@@ -42,6 +42,8 @@ ROWS: Final = pa.schema(
 )
 """The schema of the table of tombstones (`tables.tombstones.TYPES`)."""
 DELETED: Final = "deleted"
+MOVED: Final = "moved"
+"""Kinds of facts (`tables.tombstones`)."""
 TOMBSTONES: Final = "_tombstones"
 """The folder of the table of tombstones in that of its mirror."""
 
@@ -73,14 +75,36 @@ def stored_ends(
     return _newest(pa.concat_batches(parts), keys, kinds, key)
 
 
+def any_moved(
+    store: Files,
+    ends: TombstoneFiles,
+    changes: pa.RecordBatch,
+    kinds: Mapping[str, Kind],
+    key: Sequence[str],
+) -> bool:
+    """Return whether a row came to the key of one of some changes, or left it, by a change of its key."""
+    texts = pa.array([text for text, _ in _keys_by_text(changes, kinds, key)], pa.string())
+    names = ("kind", "key", "new_key")
+    for add in ends.files if ends.layout is not None else ():
+        assert ends.layout is not None
+        for rows in _rows_of(store, add, ends.layout, names):
+            moved = mask_of(pc.equal(rows.column("kind"), MOVED).fill_null(False))
+            here = [mask_of(pc.is_in(rows.column(name), value_set=texts)) for name in names[1:]]
+            if (moved & (here[0] | here[1])).any():
+                return True
+    return False
+
+
 ORIGIN_NAMES: Final = ("topic", "partition", "offset")
+_OF_DELETES: Final = ("kind", "key", "seq", "event_time", *ORIGIN_NAMES)
 
 
-def _rows_of(store: Files, add: Add, layout: Layout) -> Iterator[pa.RecordBatch]:
+def _rows_of(
+    store: Files, add: Add, layout: Layout, names: Sequence[str] = _OF_DELETES
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file that are not hidden."""
     file = FileRows(store, add, layout)
     with file.kept_open():
-        names = ("kind", "key", "seq", "event_time", *ORIGIN_NAMES)
         yield from file.shown(names, vectors.hidden_by(add.vector, store.read))
 
 
