@@ -186,6 +186,54 @@ def in_all_parts(
         yield Case(told, lambda s, places=places: batches(s, places), rows, alone=bool(truncates), late=True)
 
 
+WITH_TRUNCATE: Sequence[tuple[str, Callable[[Sent], Batches], Mapping[int, Shown]]] = (
+    (
+        "a value",
+        lambda s: [
+            [s.update(2, 30, 1, 3, last=29)],
+            [s.create(1, 10, 1, 1, "old", last=9), s.truncate(3, 50, 49)],
+        ],
+        {1: (3, "old", 50)},
+    ),
+    (
+        "a value and a delete before the row",
+        lambda s: [
+            [s.update(3, 30, 1, 3, last=29)],
+            [s.create(1, 10, 1, 1, "old", last=9), s.delete(2, 20, 1, last=19), s.truncate(4, 50, 49)],
+        ],
+        {1: (3, None, 50)},
+    ),
+    (
+        "a value from before an earlier truncate",
+        lambda s: [
+            [s.update(3, 30, 1, 3, last=29)],
+            [s.create(1, 10, 1, 1, "old", last=9), s.truncate(2, 20, 19), s.truncate(4, 50, 49)],
+        ],
+        {1: (3, None, 50)},
+    ),
+    (
+        "a value from after an earlier truncate",
+        lambda s: [
+            [s.update(3, 30, 1, 3, last=29)],
+            [s.truncate(1, 20, 19), s.create(2, 25, 1, 2, "new", last=24), s.truncate(4, 50, 49)],
+        ],
+        {1: (3, "new", 50)},
+    ),
+    (
+        "the value of a former key",
+        lambda s: [
+            [s.arrive(3, 30, 2, 1, 3, last=29)],
+            [
+                s.create(1, 10, 1, 1, "old", last=9),
+                s.leave(2, 30, 1, 2, last=29),
+                s.truncate(4, 50, 49),
+            ],
+        ],
+        {1: (1, "old", 30), 2: (3, "old", 50)},
+    ),
+)
+"""What comes late together with a truncate: each with the rows that are left."""
+
 CASES: Sequence[Case] = (
     Case(
         "a delete that is sent again",
@@ -328,6 +376,10 @@ CASES: Sequence[Case] = (
         ],
         {1: (5, "a", 50), 2: (4, "a", 50)},
         alone=True,
+    ),
+    *(
+        Case(f"late records that come with a truncate of their row, {name}", sent, rows, alone=True)
+        for name, sent, rows in WITH_TRUNCATE
     ),
     *in_all_parts("rows that are deleted, and changed before their create comes", DELETED),
     *in_all_parts("rows of a table that is truncated", TRUNCATED, [FIRST]),

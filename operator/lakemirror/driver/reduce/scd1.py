@@ -209,9 +209,14 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
 
 
 def _truncated(plan: Scd1, newer: Column) -> Clause:
-    """A truncate also removes a row if the batch has something older, or only a value, for its key."""
+    """A truncate also removes a row if the batch has something older, or only a value, for its key.
+
+    A soft delete leaves the row as of the truncate, with what the batch says about it.
+    """
     gone = ~newer & (seq_of_row() < F.lit(plan.floor))
-    return Clause(gone) if plan.soft is None else Clause(gone & _is_live(), _truncated_of_stored(plan))
+    if plan.soft is None:
+        return Clause(gone)
+    return Clause(gone & _is_live(), _truncated_of_stored(plan, _fill(plan)))
 
 
 def _is_live() -> Column:
@@ -231,9 +236,9 @@ def _truncate_of(plan: Scd1, seq: Column) -> dict[str, Column]:
     }
 
 
-def _truncated_of_stored(plan: Scd1) -> dict[str, Column]:
-    """What a truncate makes of a stored row."""
-    return {**_filled(plan), **_truncate_of(plan, seq_of_row())}
+def _truncated_of_stored(plan: Scd1, row: Mapping[str, Column]) -> dict[str, Column]:
+    """What a truncate makes of a stored row, of which something else in the batch makes ``row``."""
+    return {**row, **_truncate_of(plan, seq_of_row())}
 
 
 def _truncates(plan: Scd1) -> Column:
@@ -341,6 +346,8 @@ def _update(plan: Scd1) -> dict[str, Column]:
 
 def _fill(plan: Scd1) -> dict[str, Column]:
     """What an older event changes: only the columns that are waiting for a value."""
+    if not plan.tracked:
+        return _filled(plan)
     seq = _after_read(plan, seq_of_row())
     wins = {name: _fills(plan, name) for name in plan.tracked}
     gone = {name: _is_left_to_deleted(plan, name) for name in wins}
@@ -379,7 +386,8 @@ def _late(plan: Scd1, name: str) -> Column:
     value = F.when(gone, own(_end(plan))).otherwise(_mine(name, F.col("s.seq")))
     if not plan.unanchored:
         return value
-    opened = F.when(F.col("s.unanchored") & ~_is_truncated(plan), F.coalesce("s.offset", F.lit(-1)))
+    by_delete = F.col("s.unanchored") & (_end(plan) == F.col("s.seq"))
+    opened = F.when(by_delete, F.coalesce("s.offset", F.lit(-1)))
     offset = F.when(gone, opened).otherwise(F.col("s.opened")[F.lit(name)])
     return _beside(name, value, offset)
 
@@ -391,19 +399,17 @@ def _is_left_to_deleted(plan: Scd1, name: str) -> Column:
     """
     if plan.soft is None:
         return F.lit(False)
-    deleted = (F.col("s.op") == Op.DELETE) | _is_truncated(plan)
-    return deleted & (_mine(name, F.col("s.seq")) <= own(_end(plan)))
-
-
-def _is_truncated(plan: Scd1) -> Column:
-    """BOOLEAN: whether the newest truncate of the batch comes after the state."""
-    return F.lit(False) if plan.floor is None else F.col("s.seq") <= F.lit(plan.floor)
+    return F.coalesce(_mine(name, F.col("s.seq")) <= own(_end(plan)), F.lit(False))
 
 
 def _end(plan: Scd1) -> Column:
-    """The sequence of the delete or truncate that ends the row of a state."""
-    seq = F.col("s.seq")
-    return seq if plan.floor is None else F.greatest(seq, F.lit(plan.floor))
+    """The sequence of the last delete or truncate of the batch before the stored row; null if there is none.
+
+    A truncate at the position of the row comes after it.
+    """
+    ends = [F.when(F.col("s.op") == Op.DELETE, F.col("s.seq"))]
+    ends += [F.when(F.lit(each.seq) < seq_of_row(), F.lit(each.seq)) for each in plan.truncates]
+    return F.greatest(*ends) if len(ends) > 1 else ends[0]
 
 
 def _is_read_before(plan: Scd1) -> Column:
@@ -546,7 +552,7 @@ def _untouched(plan: Scd1) -> Iterator[Clause]:
         if plan.soft is None:
             yield Clause(gone)
         else:
-            yield Clause(gone & _is_live(), _truncated_of_stored(plan))
+            yield Clause(gone & _is_live(), _truncated_of_stored(plan, _filled(plan)))
         if plan.tracked:
             yield _outdated(plan, plan.floor)
     if plan.fills:
