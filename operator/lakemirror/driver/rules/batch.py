@@ -17,7 +17,7 @@ from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import NO_ORIGIN
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Outcome, Row, Tombstone
-from lakemirror.driver.rules.versions import Stored, Tracking, history
+from lakemirror.driver.rules.versions import Stored, Tracking, beside, history
 
 
 @dataclass(frozen=True)
@@ -184,11 +184,12 @@ def _images_of_versions(
 ) -> dict[tuple[Key, bytes], Image]:
     if not table.tracked:
         return {}
+    keys = {key: beside(stored, events.get(key, ())) for key, stored in mirror.keys.items()}
     rows = {
         key: [*(each.row for each in stored.versions), *(each.row for each in stored.merged)]
-        for key, stored in mirror.keys.items()
+        for key, stored in keys.items()
     }
-    gone = {key: [each.tombstone for each in stored.ends] for key, stored in mirror.keys.items()}
+    gone = {key: [each.tombstone for each in stored.ends] for key, stored in keys.items()}
     return moves.images(events, mirror.images, rows, gone, table)
 
 

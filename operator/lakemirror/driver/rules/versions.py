@@ -290,6 +290,30 @@ def _sent(fact: Fact) -> bytes | None:
     return epoch_of(fact.seq) + lsn + lsn + fact.seq[22:] if fact.unanchored else None
 
 
+def beside(stored: Stored, events: Iterable[Event]) -> Stored:
+    """Return what is stored of a key, each change in its place beside rows of snapshots among some events."""
+    reads = [
+        Fact(Kind.EVENT, Row(each.seq, each.op, each.at, each.origin))
+        for each in events
+        if is_snapshot(each.seq)
+    ]
+    if not reads:
+        return stored
+
+    def at(fact: Fact) -> Row:
+        return _at_place(fact, fact, reads).row
+
+    versions = [
+        each._replace(row=at(_of_stored(Kind.IMAGE, each.row, each.sent))) for each in stored.versions
+    ]
+    merged = [each._replace(row=at(_of_stored(Kind.MERGED, each.row, each.sent))) for each in stored.merged]
+    ends = [
+        each._replace(tombstone=each.tombstone._replace(seq=at(_end(each.tombstone, each.sent, None)).seq))
+        for each in stored.ends
+    ]
+    return Stored(versions, merged, ends)
+
+
 # -- 2. the fact that counts at each place ----------------------------------------------------------------
 
 
