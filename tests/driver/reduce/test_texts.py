@@ -88,3 +88,16 @@ def test_a_text_stays_as_long_as_its_value(spark: SparkSession, tmp_path: Path, 
         **{(2, 1): both, (2, 2): {"until"}, (2, 3): set()},
         **{(3, 1): both, (3, 2): set()},
     }
+
+
+@pytest.mark.long
+def test_a_truncate_takes_the_text_of_a_value_along_with_it(spark: SparkSession, tmp_path: Path) -> None:
+    """The truncate comes late: the row that it left has a value from before it."""
+    shop, of = Shop(), table("times", V, Dates("at", "string", optional=True), UNTIL)
+    first = shop.create(of, id=1, v=1, at=[FAR], until=INFINITY)
+    wiped = shop.truncate(of)
+    later = shop.update(of, id=1, v=2, at=list(UNAVAILABLE.encode()), until=INFINITY)
+    mirroring = Mirroring(tmp_path, {"onUnrepresentable": "text"}).deliver([first, later, wiped])
+    assert mirroring.run(spark).counts.quarantined == 0
+    [row] = spark.read.format("delta").load(mirroring.path("demo", "public", "times")).collect()
+    assert (row["v"], row["at"], set(row["__unrepresentable"] or ())) == (2, None, {"until"})

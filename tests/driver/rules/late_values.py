@@ -268,6 +268,15 @@ CASES: Sequence[Case] = (
         {1: (5, "three")},
     ),
     Case(
+        "a truncate at the position of a row, which came before",
+        lambda s: [
+            [s.create(1, 50, 1, 5, "a", last=49), s.create(3, 60, 2, 6, "b", last=59)],
+            [s.truncate(2, 50, 49)],
+        ],
+        {2: (6, "b")},
+        alone=True,
+    ),
+    Case(
         "a truncate before the snapshot takes no value of its rows",
         lambda s: [
             [s.create(1, 40, 1, 4, "old", last=39), s.truncate(2, 50, 49)],

@@ -231,6 +231,35 @@ WITH_TRUNCATE: Sequence[tuple[str, Callable[[Sent], Batches], Mapping[int, Shown
         ],
         {1: (1, "old", 30), 2: (3, "old", 50)},
     ),
+    (
+        "an earlier truncate, which the value of the row came before",
+        lambda s: [
+            [s.create(1, 10, 1, 1, "old", last=9), s.update(3, 30, 1, 3, last=29)],
+            [s.truncate(2, 20, 19), s.truncate(4, 50, 49)],
+        ],
+        {1: (3, None, 50)},
+    ),
+    (
+        "the row at its position, which came before",
+        lambda s: [
+            [s.create(1, 40, 1, 4, "a", last=39), s.create(2, 50, 2, 5, "b", last=49)],
+            [s.update(3, 50, 1, 5, last=49)],
+            [s.create(1, 40, 1, 4, "a", last=39), s.truncate(4, 50, 49)],
+        ],
+        {1: (5, "a", 50), 2: (5, "b", 50)},
+    ),
+    (
+        "an earlier truncate, and all that the row was",
+        lambda s: [
+            [
+                s.create(1, 10, 1, 1, "old", last=9),
+                s.truncate(2, 20, 19),
+                s.update(3, 30, 1, 3, last=29),
+                s.truncate(4, 50, 49),
+            ]
+        ],
+        {1: (3, None, 50)},
+    ),
 )
 """What comes late together with a truncate: each with the rows that are left."""
 

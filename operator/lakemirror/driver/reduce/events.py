@@ -39,7 +39,7 @@ does not depend on the order of delivery.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -70,6 +70,7 @@ def reduce_events(
     tracked: Sequence[str] = (),
     floor: bytes | None = None,
     former_floor: bytes | None = None,
+    truncates: Sequence[bytes] = (),
     order: Floor | None = None,
     soft: bool = False,
     filtered: bool = False,
@@ -80,10 +81,12 @@ def reduce_events(
     ``floor`` is the sequence of the newest truncate: older events are left out, and no value is filled from
     below it. ``former_floor`` is the sequence of the newest truncate before the batch. ``order`` is that of
     the truncate if not all events are of its order: it says nothing about the others. ``soft`` keeps the
-    last row of a key that is deleted, also by a truncate of the batch. ``filtered`` says that some deletes
-    stand for events whose row the manifest leaves out; ``was`` is their original op.
+    last row of a key that is deleted, also by a truncate of the batch: ``truncates`` are then the sequences
+    of all of these. ``filtered`` says that some deletes stand for events whose row the manifest leaves out;
+    ``was`` is their original op.
     """
-    marked, repeated, folded, states = _steps(tuple(tracked), floor, former_floor, soft, filtered, order)
+    floors = floor, former_floor, tuple(truncates)
+    marked, repeated, folded, states = _steps(tuple(tracked), *floors, soft, filtered, order)
     return events.select("*", *marked).select("*", *repeated).select(*folded).where("newest").select(*states)
 
 
@@ -92,6 +95,7 @@ def _steps(
     tracked: tuple[str, ...],
     floor: bytes | None,
     former_floor: bytes | None,
+    truncates: tuple[bytes, ...],
     soft: bool,
     filtered: bool,
     order: Floor | None,
@@ -124,12 +128,15 @@ def _steps(
     before = [F.coalesce(repeated, F.lit(False)).alias("repeated")]
     if soft:  # what a row has that is deleted, it had as of its last event
         before += [value.alias(i) for i, value in values.items()]
+    floors = {each for each in (floor, former_floor, *truncates) if each is not None}
+    least = F.lit(MISSING) if floor is None else own(F.lit(floor))
+    least = last_before(F.col("row_seq"), floors) if soft else least
     return (
         [_below(floor, order).alias("below"), _below(former_floor, order).alias("stale")],
         before,
         folded,
         [
-            *_states({name: F.col(f"_{i}") for i, name in enumerate(tracked)}, floor, soft, order),
+            *_states({name: F.col(f"_{i}") for i, name in enumerate(tracked)}, least, soft, order),
             *_ends(soft),
         ],
     )
@@ -154,15 +161,23 @@ def _ends(soft: bool) -> list[Column]:
     return [F.filter("ends", lambda each: each["seq"] > row).alias("ends"), F.col("row_opened")]
 
 
+def last_before(seq: Column, truncates: Iterable[bytes]) -> Column:
+    """Return the column sequence of the last truncate before the row at ``seq``; empty if there is none."""
+    last = F.lit(MISSING)
+    for each in sorted(truncates):
+        last = F.when(seq > F.lit(each), own(F.lit(each))).otherwise(last)
+    return last
+
+
 def _states(
-    found: Mapping[str, Column], floor: bytes | None, soft: bool, order: Floor | None = None
+    found: Mapping[str, Column], least: Column, soft: bool, order: Floor | None = None
 ) -> list[Column]:
-    """Return the columns of a state frame. ``found`` is what was carried to each tracked column."""
-    least = F.lit(MISSING) if floor is None else own(F.lit(floor))
-    if soft and floor is not None:
-        above = F.coalesce(F.col("row_seq") > F.lit(floor), F.lit(False))
-        found = {name: F.when(~above | (each["seq"] > least), each) for name, each in found.items()}
-        least = F.when(above, least).otherwise(F.lit(MISSING))
+    """Return the columns of a state frame. ``found`` is what was carried to each tracked column.
+
+    ``least`` is the column sequence of the last truncate before the row.
+    """
+    if soft:
+        found = {name: F.when(each["seq"] > least, each) for name, each in found.items()}
     if order is not None:
         least = F.when(order.compares(Fact.of_event()), least).otherwise(F.lit(MISSING))
     gone = F.col("stale" if soft else "below")

@@ -16,7 +16,7 @@ from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.plan.fills import Fill, aged, is_former, stored_seq
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes, Clause
-from lakemirror.driver.reduce.events import texts_of
+from lakemirror.driver.reduce.events import last_before, texts_of
 from lakemirror.driver.reduce.scd2 import Truncate
 from lakemirror.driver.sequence import (
     MISSING,
@@ -213,7 +213,7 @@ def _truncated(plan: Scd1, newer: Column) -> Clause:
 
     A soft delete leaves the row as of the truncate, with what the batch says about it.
     """
-    gone = ~newer & (seq_of_row() < F.lit(plan.floor))
+    gone = ~newer & (seq_of_row() <= F.lit(plan.floor))
     if plan.soft is None:
         return Clause(gone)
     return Clause(gone & _is_live(), _truncated_of_stored(plan, _fill(plan)))
@@ -259,7 +259,8 @@ def _truncates(plan: Scd1) -> Column:
 def _gone_at(plan: Scd1, after: Column, *, place: bool = False) -> Column:
     """When a row was deleted: the time of its first delete or truncate after the sequence ``after``.
 
-    Further deletes are events that a filter turned into deletes. The clock stands in for a missing time.
+    A truncate at that sequence came after it, too. Further deletes are events that a filter turned into
+    deletes. The clock stands in for a missing time.
     """
 
     def later(end: Column) -> Column:
@@ -267,7 +268,7 @@ def _gone_at(plan: Scd1, after: Column, *, place: bool = False) -> Column:
 
     ends = F.filter("s.ends", later)
     if plan.truncates:
-        ends = F.concat(ends, F.filter(_truncates(plan), lambda each: each["seq"] > after))
+        ends = F.concat(ends, F.filter(_truncates(plan), lambda each: each["seq"] >= after))
     return F.coalesce(F.array_min(ends)["event_time"], F.col("s.event_time"), F.current_timestamp())
 
 
@@ -548,20 +549,24 @@ def _untouched(plan: Scd1) -> Iterator[Clause]:
     A truncate deletes such rows, and a new life of a column changes them.
     """
     if plan.floor is not None:
-        gone = seq_of_row() < F.lit(plan.floor)
+        gone = seq_of_row() <= F.lit(plan.floor)
         if plan.soft is None:
             yield Clause(gone)
         else:
-            yield Clause(gone & _is_live(), _truncated_of_stored(plan, _filled(plan)))
+            base = last_before(seq_of_row(), [each.seq for each in plan.truncates])
+            yield Clause(gone & _is_live(), _truncated_of_stored(plan, _outdated(plan, base)))
         if plan.tracked:
-            yield _outdated(plan, plan.floor)
+            base = own(F.lit(plan.floor))
+            old = reduce(Column.__or__, [stored_seq(name) < base for name in plan.tracked])
+            yield Clause(old if plan.soft is None else old & _is_live(), _outdated(plan, base))
     if plan.fills:
         yield Clause(aged(plan.fills), _filled(plan))
 
 
-def _outdated(plan: Scd1, floor: bytes) -> Clause:
-    """A truncate also removes the values from before it of rows that came after it."""
-    base = own(F.lit(floor))
+def _outdated(plan: Scd1, base: Column) -> dict[str, Column]:
+    """What a truncate at ``base`` makes of a row that came after it: it removes the values from before it."""
+    if not plan.tracked:
+        return _filled(plan)
     old = {name: stored_seq(name) < base for name in plan.tracked}
     values = {name: F.when(~is_old, _kept(plan, name)) for name, is_old in old.items()}
     kept = [F.when(is_old, base).otherwise(stored_seq(name)) for name, is_old in old.items()]
@@ -569,7 +574,10 @@ def _outdated(plan: Scd1, floor: bytes) -> Clause:
         F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*kept)),
         lambda _, v: v != own(seq_of_row()),
     )
-    seqs = F.when(F.size(entries) > 0, entries)
-    any_old = reduce(Column.__or__, old.values())
-    when = any_old if plan.soft is None else any_old & _is_live()
-    return Clause(when, {**_filled(plan), **values, "__column_seq": seqs})
+    texts = {name: F.when(~is_old, T("__unrepresentable")[name]) for name, is_old in old.items()}
+    return {
+        **_filled(plan),
+        **values,
+        "__column_seq": F.when(F.size(entries) > 0, entries),
+        "__unrepresentable": texts_of(T("__unrepresentable"), texts),
+    }

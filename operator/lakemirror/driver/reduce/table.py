@@ -186,7 +186,7 @@ def reduce_table(
     if not keyed:
         events = _with_truncates(events, truncates, plan.reading) if plan.seen.truncates else events
         return Reduced(events, counts=_count_events(events))
-    state = _state(table, plan, events, batch)
+    state = _state(table, plan, events, batch, [each.seq for each in found])
     return Reduced(events, state, replace(_count(state, plan.reading), waiting=waiting), found)
 
 
@@ -266,8 +266,13 @@ def states(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> DataFrame
     return frame.where("key IS NOT NULL" if plan.tracked else f"key IS NOT NULL AND op <> '{Op.PASSED}'")
 
 
-def _state(table: MirroredTable, plan: TablePlan, events: DataFrame, batch: int) -> State:
-    """Reduce an event frame to its state, with what `gate` adds."""
+def _state(
+    table: MirroredTable, plan: TablePlan, events: DataFrame, batch: int, truncates: Sequence[bytes]
+) -> State:
+    """Reduce an event frame to its state, with what `gate` adds.
+
+    ``truncates`` are the sequences of those of the batch, if deletes are soft.
+    """
     seen, reading, tracked = plan.seen, plan.reading, plan.tracked
     if seen.snapshot and seen.unanchored:
         events = anchor(events)
@@ -281,6 +286,7 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame, batch: int)
         tracked=tracked,
         floor=floor,
         former_floor=None if noted else summary.floor,
+        truncates=truncates,
         order=order,
         soft=plan.soft is not None,
         filtered=reading.condition is not None,
