@@ -56,6 +56,7 @@ def test_a_plain_history_in_order(columns: SparkSession, tmp_path: Path) -> None
     assert in_columns(columns, mirroring, "items") >= 3
 
 
+@pytest.mark.thorough
 def test_the_first_tombstones_of_a_mirror(columns: SparkSession, tmp_path: Path) -> None:
     """The table of tombstones is made by a batch that is applied in columns."""
     steps = [Step(0, "put", each) for each in (0, 1, 2, 0, 1, 2)]
@@ -121,6 +122,7 @@ def test_first_batches_are_applied_in_columns_as_they_are_planned(
     assert differences(columns, mirroring, by_rules(mirroring)) == []
 
 
+@pytest.mark.thorough
 def test_soft_deletes(columns: SparkSession, tmp_path: Path) -> None:
     """Rows stay when they are deleted, with gaps and without, late changes among them."""
     played = [
@@ -146,7 +148,8 @@ def test_soft_deletes(columns: SparkSession, tmp_path: Path) -> None:
     assert audited(columns, mirroring, counts) == audited(columns, other, counts)
 
 
-@pytest.mark.parametrize("soft", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("soft", [False, True])
 def test_tables_that_were_truncated(columns: SparkSession, tmp_path: Path, soft: bool) -> None:
     """The truncate itself is left for Spark. Changes from before it come late."""
     rnd = random.Random(8)
@@ -165,6 +168,7 @@ def test_tables_that_were_truncated(columns: SparkSession, tmp_path: Path, soft:
     assert in_columns(columns, mirroring, "items") >= 4
 
 
+@pytest.mark.thorough
 def test_tables_whose_keys_have_changed_before(
     columns: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,6 +211,7 @@ def test_bad_records_are_kept_aside_and_the_others_applied(columns: SparkSession
     assert values == {each["offset"]: each["value"] for each in records if each["offset"] in values}
 
 
+@pytest.mark.thorough
 def test_what_is_sent_again_ends_as_without_the_engine(columns: SparkSession, tmp_path: Path) -> None:
     """Changes that are undecided for a while are compared with what Spark makes of them."""
     played = history(3, Shape(full=True, schemas=False, name="items"))

@@ -96,7 +96,7 @@ def pipeline(folder: Path, group: str, number: int, size: int) -> Mirroring:
 @pytest.mark.parametrize(
     "group",
     [
-        pytest.param(each, marks=pytest.mark.thorough if "more" in each else pytest.mark.long)
+        pytest.param(each, marks=pytest.mark.long if each == "filters" else pytest.mark.thorough)
         for each in GROUPS
     ],
 )

@@ -57,7 +57,7 @@ FORMS: Mapping[str, Sent] = {
 }
 
 
-OFTEN = ("times", "columns", "flat")
+OFTEN = ("columns",)
 """Forms that are compared by day; the others follow in the night."""
 ODD = 9_000
 """The history of the odd records' rows."""

@@ -121,9 +121,9 @@ def put(value: dict[str, Any], path: str, part: Any, rnd: random.Random) -> None
     value[last] = part
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("number", "count"), [(1, 12), pytest.param(2, 200, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(("number", "count"), [(1, 12), (2, 200)])
 def test_random_records(number: int, count: int, spark: SparkSession) -> None:
     rnd, differ = random.Random(number), list[str]()
     for settings in manifests(count, number):

@@ -279,7 +279,7 @@ def test_what_a_row_had_before_a_truncate_does_not_move_with_it() -> None:
 WORDS = ["c1", "u1", "u1", "U1", "u2", "d1", "d2", "m1", "m2", "t"]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 60), marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 60), marks=pytest.mark.thorough)])
 def test_longer_histories_in_some_deliveries(seed: int | range) -> None:
     for each in [seed] if isinstance(seed, int) else seed:
         rnd = random.Random(each)

@@ -128,7 +128,7 @@ def test_csv(spark: SparkSession, tmp_path: Path) -> None:
     compare(spark, mirroring, deliver())
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_json_that_grows(spark: SparkSession, tmp_path: Path) -> None:
     """The last line of the first run is cut in the middle of a number, which is a whole line then."""
@@ -156,7 +156,7 @@ def test_json_that_grows(spark: SparkSession, tmp_path: Path) -> None:
     compare(spark, mirroring, deliver())
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_parquet_in_the_order_of_columns(spark: SparkSession, tmp_path: Path) -> None:
     ordering = {"by": "columns", "columns": ["at", "v"]}
