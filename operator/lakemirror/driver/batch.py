@@ -199,12 +199,11 @@ class BatchApplier:
         if self._engine is not None and (self._first or is_other):
             self._engine.forget()
         read = self._engine.read(raw, batch, self._memory) if self._engine is not None else None
-        if read is None or self._engine is None:
-            return self._apply(raw, batch, BatchRead())
         try:
-            return self._apply(raw, batch, read)
+            return self._apply(raw, batch, read or BatchRead())
         except BaseException:
-            self._engine.discard()
+            if self._engine is not None:
+                self._engine.discard()
             raise
 
     def _apply(self, raw: DataFrame, batch: Batch, read: BatchRead) -> BatchResult:
@@ -260,17 +259,13 @@ class BatchApplier:
         """
         if self._engine is None or not read.tables:
             return {}, ()
+        spoilt: list[TableName] = []
         if not keep_bad(list(read.aside()), raw, self._checkpoint, batch):
             spoilt = [name for name, each in read.tables.items() if each.report.aside]
             self._engine.discard(spoilt)
-            results, overtaken = self._engine.write(read.without(spoilt), batch)
-            return self._left(results), [*overtaken, *spoilt]
-        results, overtaken = self._engine.write(read, batch)
-        return self._left(results), overtaken
-
-    def _left(self, results: Mapping[TableName, TableResult]) -> Mapping[TableName, TableResult]:
-        """Note how the engine has left mirrors."""
-        return {name: self._tables[name].left_at(each) for name, each in results.items()}
+        results, overtaken = self._engine.write(read.without(spoilt), batch)
+        placed = {name: self._tables[name].left_at(each) for name, each in results.items()}
+        return placed, [*overtaken, *spoilt]
 
     def _overtaken(
         self,

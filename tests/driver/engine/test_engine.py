@@ -15,7 +15,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver import faults
+from lakemirror.driver import batch, faults
 from lakemirror.driver.engine import engine, job
 from lakemirror.driver.engine.engine import SETTING
 from tests.support.agreement import DELETED_AT, by_rules, differences, targets_of
@@ -345,6 +345,30 @@ def test_an_error_after_the_commit_counts_nothing_twice(
     assert failed
     assert differences(columns, mirroring, by_rules(mirroring)) == []
     assert audited(columns, mirroring, ["duplicates"]) == {"demo.public.items": {"duplicates": 0}}
+
+
+def test_a_first_batch_that_fails_leaves_no_files(
+    columns: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the engine has stored before an error are deleted, and the batch is tried again."""
+    played = history(1, Shape(full=True, schemas=False, name="items"))
+    mirroring = Mirroring(tmp_path).deliver(parts(played.records, 6)[:1])
+    keep, failed = batch.keep_bad, False
+
+    def fails_once(*given: Any) -> bool:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise RuntimeError("the store is away")
+        return keep(*given)
+
+    monkeypatch.setattr(batch, "keep_bad", fails_once)
+    mirroring.run(columns)
+    assert failed
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    [path] = targets_of(columns, mirroring).values()
+    live = {Path(each).name for each in columns.read.format("delta").load(path).inputFiles()}
+    assert {each.name for each in Path(path).glob("*.parquet")} == live
 
 
 def test_a_job_that_fails_is_done_by_spark(
