@@ -13,20 +13,24 @@ from typing import Any, cast
 import pytest
 
 from lakemirror.api.spec import Ordering
+from lakemirror.driver.checkpoint.possession import Possessor
 from lakemirror.driver.columns.payloads import Payloads
 from lakemirror.driver.columns.stored import rows_schema
-from lakemirror.driver.engine.believed import document
+from lakemirror.driver.engine.believed import _of_mirror, document
 from lakemirror.driver.engine.blocks import Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Counted, Done
 from lakemirror.driver.engine.engine import Engine, _absent, _Table
 from lakemirror.driver.engine.mirror_files import MirrorFiles
 from lakemirror.driver.engine.table_change import TableChange
 from lakemirror.driver.orders import NO_ORDERS
+from lakemirror.driver.plan.possession import Possession
 from lakemirror.driver.rules.envelopes.records import Record
 from lakemirror.driver.rules.kinds import TIMESTAMP
 from lakemirror.driver.rules.rows import Column
 from lakemirror.driver.rules.values import Outcome
+from lakemirror.driver.tables.mirror import CHECKPOINT_PROPERTY
 from lakemirror.driver.tables.tombstones import Summary
+from lakemirror.driver.writer.actions import Metadata
 from tests.driver.columns.test_odd import FACTS, with_members
 from tests.driver.engine.test_stages import OnDisk, _raw, reports_in
 from tests.support.columnar import block_of
@@ -59,6 +63,24 @@ def test_a_table_may_have_had_no_tombstones(tmp_path: Path) -> None:
     table = believed_table(tmp_path, newest=None)
     shutil.rmtree(table.ends.folder)
     assert is_as_it_was(table)
+
+
+def test_a_mirror_that_another_checkpoint_has_taken_over_is_left_for_spark(tmp_path: Path) -> None:
+    state = OnDisk(tmp_path, FACTS, random.Random(1)).rows.refresh()
+    assert state is not None
+    ours, theirs = (Possessor(each, "s3a://lake/checkpoint") for each in ("ours", "theirs"))
+    known: Any = SimpleNamespace(
+        tombstone_summary=Summary(), users=(), possession=Possession(ours, (), warn=print)
+    )
+
+    def reason(named: Possessor) -> str | None:
+        given = state.snapshot.metadata.given
+        properties = {**given["configuration"], CHECKPOINT_PROPERTY: named.to_text()}
+        metadata = Metadata({**given, "configuration": properties})
+        return _of_mirror(known, replace(state.snapshot, metadata=metadata))
+
+    assert reason(ours) is None
+    assert reason(theirs) == "another checkpoint has taken its mirror over"
 
 
 def test_rows_that_updates_insert_are_counted_in_each_bucket_by_itself() -> None:

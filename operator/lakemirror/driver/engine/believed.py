@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from lakemirror.driver.checkpoint.possession import is_of_another
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.fold import Mirrored
 from lakemirror.driver.columns.stored import METADATA
@@ -30,7 +31,7 @@ from lakemirror.driver.rules.schemas import Field, fields_of_envelope, fields_of
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.types import Placeholder
 from lakemirror.driver.rules.untyped import loads
-from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, GAPS_PROPERTY
+from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, CHECKPOINT_PROPERTY, GAPS_PROPERTY
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.writer import schema as of_delta
 from lakemirror.driver.writer.features import may_be_written
@@ -166,8 +167,11 @@ def _of_version(version: Version) -> str | None:
 
 
 def _of_mirror(table: MirroredTable, snapshot: Snapshot) -> str | None:
-    summary, reading = table.tombstone_summary, snapshot.metadata
+    summary, reading, possession = table.tombstone_summary, snapshot.metadata, table.possession
+    possessor = reading.properties.get(CHECKPOINT_PROPERTY)
     reasons = {
+        "another checkpoint has taken its mirror over": possession is not None
+        and is_of_another(possessor, possession.ours),
         "its mirror had versions": summary.merged,
         "its mirror is partitioned": bool(reading.partitions),
         "its mirror has a change feed": reading.properties.get(CHANGE_FEED_PROPERTY, "").lower() == "true",
