@@ -38,6 +38,7 @@ def test_no_remedy_is_one_that_is_refused_as_well() -> None:
     "change",
     [
         {},
+        {"target": {"path": "/lake/[a]/{table}"}},
         {"defaults": {"mode": "append"}},
         {"defaults": {"mode": "append", "delete": {"type": "hard"}}},
         {

@@ -35,6 +35,7 @@ TEXTS = st.one_of(
     st.sampled_from(
         [
             "s3a://[BUCKET]/x",
+            "//[",
             "s3a://<bucket>/x",
             "s3a://lake/_c",
             "hdfs://[::1]:9000/x",
@@ -206,6 +207,7 @@ def nested(levels: int) -> Any:
     ("changes", "named"),
     [
         ({"checkpoint": "s3a://[BUCKET]/x"}, "spec.checkpoint: '[BUCKET]' is not the name of a bucket"),
+        ({"checkpoint": "//[x"}, "spec.checkpoint: '[x' is not the name of a bucket"),
         ({"checkpoint": "s3a://<bucket>/x"}, "spec.checkpoint: '<bucket>' is not the name of a bucket"),
         ({"target": {"path": "gs://[B]/{table}"}}, "spec.target.path: '[B]' is not the name"),
         ({"spark": {"podTemplate": nested(1100)}}, "spec.spark.podTemplate: is nested more than 100 levels"),

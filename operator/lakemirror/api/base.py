@@ -69,7 +69,7 @@ class Matching:
         return {**handler(schema), "pattern": self.pattern}
 
 
-_AUTHORITY = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://(?P<authority>[^/]*)")
+_AUTHORITY = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*:)?//(?P<authority>[^/]*)")
 _IP_V6 = re.compile(r"\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\](:[0-9]*)?")
 
 
@@ -78,7 +78,7 @@ class PlainHost:
     """Of a path or an address of a file system: where the bucket or host belongs, there is one.
 
     Brackets there, as in ``s3a://[BUCKET]/x``, are a placeholder that nobody has filled in. No library reads
-    such an address.
+    such an address, or one without a scheme (``//[x``).
     """
 
     def check(self, text: str) -> str:

@@ -97,10 +97,7 @@ def store_of(uri: str) -> ObjectStore | None:
 
 def unknown_scheme(uri: str) -> str | None:
     """Return why no table can be at a URI: it is not known what makes commits there atomic. None if it is."""
-    try:
-        scheme = urlsplit(uri).scheme.lower()
-    except ValueError:  # a path such as //[, which has none
-        return None
+    scheme = urlsplit(uri).scheme.lower()
     if not scheme or scheme in RENAMING or store_of(uri) is not None:
         return None
     known = [*RENAMING, *(each for store in STORES for each in store.schemes)]
