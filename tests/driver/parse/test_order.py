@@ -21,6 +21,7 @@ from lakemirror.driver.record import quarantine
 from lakemirror.driver.sequence import VALUE, event_part, is_snapshot, own, sequence_of_values
 from tests.driver.parse.envelopes.test_envelopes import classified
 from tests.support.mirroring import Mirroring, at
+from tests.support.ordered_values import IN_ORDER
 from tests.support.records import Column
 from tests.support.shop import Shop, decimal, table, timestamp
 
@@ -62,33 +63,6 @@ def test_sequences_compare_as_values_then_origin_then_offset(spark: SparkSession
     assert {len(row["seq"]) for row in found} == {2 + 2 * 20 + 1 + 8}
     assert not any(row["old"] for row in found), "snapshot rows are told by positions, not by values"
     assert all(row["part"] == row["seq"] for row in found)
-
-
-IN_ORDER = [
-    "null",
-    '"-20240115123456780000000000000000124"',
-    "-20240115123456780000000000000000123",
-    "-12345678901234567890.5",
-    "-1",
-    "0",
-    "0.000000001",
-    "9",
-    '"10"',
-    "10.5",
-    "1e3",
-    '"1970-01-01T01:00:00Z"',
-    '"1970-01-02"',
-    '"2026-01-01 00:00:00"',
-    '"2026-01-01T00:00:00.5Z"',
-    '"2026-01-01T02:00:01+01:00"',
-    "18446744073709551615",
-    "99999999999999999999999999999",
-    "100000000000000000000000000000",
-    '"20240115123456780000000000000000123"',
-    "20240115123456780000000000000000124",
-    '"20240115123456790000000000000000000"',
-    "99999999999999999999999999999999999999",
-]
 
 
 NO_TIMES = [

@@ -492,6 +492,18 @@ def test_a_value_follows_its_row_over_several_keys_in_any_order_of_batches() -> 
         }
 
 
+def open_move(arrived: Origin) -> tuple[Event, Event]:
+    """Both halves of a move from 1 to 2 in an open transaction. The create has not the note."""
+    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
+    there = Event(
+        *((2,), "c", at(70), 7000, arrived, {"id": 2, "v": 7}, frozenset({"note"})),
+        old_key=(1,),
+        unanchored=True,
+        digest=2,
+    )
+    return gone, there
+
+
 def test_a_move_in_a_transaction_that_was_open_during_the_snapshot_brings_what_was_read() -> None:
     """Its position is below that of the snapshot, whose row it follows in its partition."""
     read = event("r", 90, 1, v=0, note="read")
@@ -514,13 +526,7 @@ def test_a_move_in_a_transaction_that_was_open_during_the_snapshot_brings_what_w
 
 def test_a_move_of_an_open_transaction_brings_its_value_to_a_row_that_changed_again() -> None:
     read = event("r", 90, 1, v=0, note="read")
-    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
-    there = Event(
-        *((2,), "c", at(70), 7000, Origin("t", 0, 5), {"id": 2, "v": 7}, frozenset({"note"})),
-        old_key=(1,),
-        unanchored=True,
-        digest=2,
-    )
+    gone, there = open_move(Origin("t", 0, 5))
     taken = Event((2,), "r", at(90, 0), 9000, Origin("t", 0, 0), {"id": 2, "v": 1, "note": "other"}, digest=5)
     freed = Event((2,), "d", at(60), 6000, Origin("t", 0, 1), unanchored=True, digest=6)
     later = Event(
@@ -586,13 +592,7 @@ def test_an_open_change_of_a_former_epoch_is_before_the_row_of_a_snapshot_of_the
 def test_a_row_that_moved_while_it_was_read_does_not_come_back_if_it_is_sent_again() -> None:
     """Half of the move came before, and the row of the snapshot with the other half."""
     read = event("r", 90, 1, v=0, note="read")
-    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
-    there = Event(
-        *((2,), "c", at(70), 7000, Origin("t", 0, 3), {"id": 2, "v": 7}, frozenset({"note"})),
-        old_key=(1,),
-        unanchored=True,
-        digest=2,
-    )
+    gone, there = open_move(Origin("t", 0, 3))
     mirror = apply(Mirror(), [there], TABLE).mirror
     applied = apply(mirror, [read, gone], TABLE)
     assert applied.events == [SUPERSEDED, APPLIED]
@@ -603,25 +603,13 @@ def test_a_row_that_moved_while_it_was_read_does_not_come_back_if_it_is_sent_aga
 
 def test_a_row_that_was_read_after_a_move_says_nothing_about_what_moved() -> None:
     """The move of the open transaction is known from both halves, in two batches."""
-    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
-    there = Event(
-        *((2,), "c", at(70), 7000, Origin("t", 1, 0), {"id": 2, "v": 7}, frozenset({"note"})),
-        old_key=(1,),
-        unanchored=True,
-        digest=2,
-    )
+    gone, there = open_move(Origin("t", 1, 0))
     read = event("r", 90, 3, v=9, note="of another row")
     assert delivered([[gone], [there, read]])[2,] == {"id": 2, "v": 7, "note": None}
 
 
 def test_a_row_of_an_incremental_snapshot_says_nothing_about_what_moved_before_it() -> None:
-    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
-    there = Event(
-        *((2,), "c", at(70), 7000, Origin("t", 0, 3), {"id": 2, "v": 7}, frozenset({"note"})),
-        old_key=(1,),
-        unanchored=True,
-        digest=2,
-    )
+    gone, there = open_move(Origin("t", 0, 3))
     reread = event("r", 90, 5, v=9, note="of another row", seq=at(90)[:12] + bytes(10) + at(90)[22:])
     assert delivered([[gone, there, reread]]) == {
         (1,): {"id": 1, "v": 9, "note": "of another row"},

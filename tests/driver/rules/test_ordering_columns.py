@@ -14,6 +14,7 @@ from lakemirror.driver.rules.ordering_columns import in_order
 from lakemirror.driver.rules.positions import Epoch, Origin, Source
 from lakemirror.driver.rules.schemas import field_at, field_of
 from lakemirror.driver.rules.untyped import loads
+from tests.support.ordered_values import IN_ORDER
 
 pytestmark = pytest.mark.guarantee(
     "A mirror equals its source after any delivery, also when columns of the rows define the order"
@@ -22,31 +23,6 @@ pytestmark = pytest.mark.guarantee(
 HERE = Origin("t", 0, 7)
 TABLE = TableName(None, "s", "t")
 BECAUSE = "ordering.columns (v)"
-
-IN_ORDER = [
-    "null",
-    '"-20240115123456780000000000000000124"',
-    "-20240115123456780000000000000000123",
-    "-12345678901234567890.5",
-    "-1",
-    "0",
-    "0.000000001",
-    "9",
-    '"10"',
-    "10.5",
-    "1e3",
-    '"1970-01-01T01:00:00Z"',
-    '"1970-01-02"',
-    '"2026-01-01 00:00:00"',
-    '"2026-01-01T00:00:00.5Z"',
-    '"2026-01-01T02:00:01+01:00"',
-    "18446744073709551615",
-    "99999999999999999999999999999",
-    "100000000000000000000000000000",
-    '"20240115123456780000000000000000123"',
-    "20240115123456780000000000000000124",
-    "99999999999999999999999999999999999999",
-]
 
 
 def change(value: Any, op: str = "u", **more: Any) -> Change:
