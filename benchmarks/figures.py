@@ -184,8 +184,8 @@ def _year(figures: Mapping[str, Any]) -> Figures:
             yield f"{kind}/{what}/fresh", year.median(each[year.FRESH], "seconds")
             yield f"{kind}/{what}/seconds", year.median(each[year.OLD], "seconds")
             yield f"{kind}/{what}/times", year.times(each)
-            asked = (year.median(each[name], "asked") for name in (year.OLD, year.FRESH))
-            yield f"{kind}/{what}/asked", next(asked) / max(1.0, next(asked))
+            fresh, old = (year.median(each[name], "asked") for name in (year.FRESH, year.OLD))
+            yield f"{kind}/{what}/asked", old / max(1.0, fresh)
         for name, value in found["sizes"][year.OLD].items():
             yield f"{kind}/{name}", value
         yield f"{kind}/gib", found["sizes"][year.OLD]["bytes"] / 2**30

@@ -17,7 +17,7 @@ import statistics
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -95,7 +95,9 @@ class Place:
 
     def tag(self) -> None:
         """Give the newest files, which no client has put, the ETags on which Hadoop insists."""
-        for folder, _, names in os.walk(self.files if self.tags is not None else ""):
+        if self.tags is None:
+            return
+        for folder, _, names in os.walk(self.files):
             is_log = folder.endswith("_delta_log")
             newest = max(map(_number, names), default=0) if is_log else 0
             for name in names:
@@ -103,7 +105,7 @@ class Place:
                     continue
                 file = Path(folder, name)
                 content = hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
-                tag = Path(self.tags or "", file.relative_to(self.files), "meta", "etag")
+                tag = self.tags / file.relative_to(self.files) / "meta/etag"
                 tag.parent.mkdir(parents=True, exist_ok=True)
                 tag.write_text(f'"{content}"')
 
@@ -295,7 +297,8 @@ def _on_store(spark: SparkSession, store: object_store.Store, folder: Path) -> P
         settings.set(name, given)
         spark.conf.set(name, given)
     bucket.proxy.slow_seconds = REQUEST_SECONDS
-    return Place(bucket.uri, bucket.files, lambda: bucket.proxy.requests, False, bucket.etags)
+    place = Place(bucket.uri, bucket.files, lambda: bucket.proxy.requests, checksums=False)
+    return replace(place, tags=bucket.etags)
 
 
 def begin(lane: Lane) -> None:

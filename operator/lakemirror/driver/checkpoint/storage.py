@@ -500,10 +500,7 @@ class HadoopStorage:
         return builder.must(CONDITION, "true")
 
     def _lost_the_race(self, error: Py4JJavaError) -> bool:
-        known = (
-            "org.apache.hadoop.fs.FileAlreadyExistsException",
-            _CHANGED,
-        )
+        known = ("org.apache.hadoop.fs.FileAlreadyExistsException", _CHANGED)
         return _is_java(error, *known) or "already exists" in str(error.java_exception.getMessage())
 
     def _write(self, stream: Any, text: str) -> None:

@@ -156,16 +156,13 @@ def divided(
     now, held = time.time_ns() // 1000, 0
     for block in blocks:
         held += block.nbytes
-        if held > MOST_HELD:
+        is_full = held > MOST_HELD
+        if is_full:
             changes, events = {}, {}
-            reports = {topic: each.beyond() for topic, each in reports.items()}
         for topic, records in _by_topic(block):
             number = of_topic.get(topic, -1) if topic is not None else -1
             before = reports.get(topic)
-            if held > MOST_HELD:
-                reports[topic] = _both(before, Report(topic, number, records.num_rows).beyond())
-                continue
-            if number < 0 or (before is not None and before.odd):
+            if is_full or number < 0 or (before is not None and before.odd):
                 reports[topic] = _both(before, Report(topic, number, records.num_rows))
                 continue
             report, found, odd = _tried(records, number, tables[number], now)
@@ -176,6 +173,8 @@ def divided(
                     changes.setdefault((number, bucket), []).append(part)
             for bucket, event in _buckets_of(odd, tables[number], of_table):
                 events.setdefault((number, bucket), []).append(event)
+    if held > MOST_HELD:
+        reports = {topic: each.beyond() for topic, each in reports.items()}
     expected = {each.number for each in reports.values() if each.odd is None}
     yield from _batches(_reported(reports.values()))
     yield from _batches(_parcels(CHANGES, changes, packed, expected, dividing))

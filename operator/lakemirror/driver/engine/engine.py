@@ -237,7 +237,7 @@ class Engine:
         reason = reason_of_batch(table, decision.plan)
         if reason is not None:
             raise NotForEngine(reason)
-        folder = local_folder(table)
+        folder = _local_folder(table)
         if folder is None:
             raise NotForEngine("its mirror is not on a local disk")
         rows, ends = (
@@ -276,7 +276,7 @@ class Engine:
         reason = reason_of_batch(table, plan)
         if reason is not None:
             log.debug("table %s is not applied in columns: %s", table.name, reason)
-        return reason is None and local_folder(table) is not None
+        return reason is None and _local_folder(table) is not None
 
     def read_planned(
         self,
@@ -483,7 +483,7 @@ def _place(table: _Table) -> StoredMirror:
     return StoredMirror(str(table.rows.folder), table.files, listed, tolerance)
 
 
-def local_folder(table: MirroredTable) -> Path | None:
+def _local_folder(table: MirroredTable) -> Path | None:
     """Return the folder of a mirror, or None if it is no Delta table on a local disk."""
     local = str(getattr(table.mirror, "path", None) or "").removeprefix("file://")
     return Path(local) if local.startswith("/") and "://" not in local else None
