@@ -30,8 +30,9 @@ def gated(
     unanchored: bool = False,
     by_delete: bool = True,
     before: bytes | None = AT,
+    at: bytes = AT,
 ) -> list[Row]:
-    """The states of keys that were all deleted at `AT`: op, sequence, origin, sequences of values."""
+    """The states of keys that were all deleted at one position: op, sequence, origin, sequences of values."""
     rows = [
         ((number,), op, seq, unanchored, *origin, ("x",), seqs)
         for number, (op, seq, origin, seqs) in enumerate(states)
@@ -40,7 +41,7 @@ def gated(
     origin = zip(("topic", "partition", "offset"), ("string", "int", "bigint"), gone, strict=True)
     deleted = frame.select(
         encoded_key(frame).alias("key"),
-        F.lit(AT).alias("seq"),
+        F.lit(at).alias("seq"),
         *[F.lit(each).cast(kind).alias(name) for name, kind, each in origin],
         F.lit(by_delete).alias("by_delete"),
         F.lit(before).cast("binary").alias("delete_before"),
@@ -75,6 +76,29 @@ def test_a_delete_that_follows_has_its_tombstone_but_renews_it(spark: SparkSessi
     assert [row["known"] for row in found] == [True, True, True, True, False]
     assert [row["renewed"] for row in found] == [True, False, False, False, False]
     assert not any(row["stale"] for row in found)
+
+
+def test_a_delete_that_is_placed_after_a_row_that_was_read_renews_the_tombstone_of_its_move(
+    spark: SparkSession,
+) -> None:
+    """The transaction was open during the snapshot; the create half, with its own position, came before."""
+    commit, read = bytes(11) + b"\x07", bytes(11) + b"\x09"
+    first, second = (bytes(9) + lsn + bytes(4) for lsn in (b"\x07", b"\x08"))
+    lifted, gone = ("d", read + first, ("t", 0, 12), None), commit + first[:-1] + b"\x01"
+    found = gated(
+        spark,
+        lifted,
+        ("d", read + second, ("t", 0, 12), None),
+        unanchored=True,
+        by_delete=False,
+        before=None,
+        at=gone,
+    )
+    assert [row["known"] for row in found] == [True, False]
+    assert [row["renewed"] for row in found] == [True, False]
+    assert not any(row["repeated"] for row in found)
+    sent_again = gated(spark, lifted, unanchored=True, at=gone)
+    assert [(row["known"], row["renewed"], row["repeated"]) for row in sent_again] == [(True, False, True)]
 
 
 @pytest.mark.parametrize("gone", [(None, None, None), ("t", 0, None), (None, 0, 10)])

@@ -207,6 +207,15 @@ CASES: Sequence[Case] = (
         )
         for cut in ((3, 3), (1, 3), (1, 2), (2, 3))
     ),
+    Case(
+        "a row that moved while the snapshot was taken, and that is read again",
+        lambda s: [
+            [s.arrive(3, 70, 2, 1, 7)],
+            [s.read(1, 90, 1, 0, "read"), s.leave(2, 70, 1, 2)],
+            [s.read(1, 90, 1, 0, "read")],
+        ],
+        {2: (7, "read")},
+    ),
     *(
         Case(
             f"a row that moved while the snapshot was taken and changed again, cut {cut}",

@@ -49,11 +49,14 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     stale = F.coalesce(stale, F.lit(False))
     deletes = F.col("op") == Op.DELETE
     same, before = seq == newest, F.col("_tomb.delete_before")
+    # If the transaction was open during the snapshot, the delete may be placed after a row that was read.
+    of_one_change = same | (alone & (minor(seq) == minor(newest)))
+    half = of_one_change & ~F.col("_tomb.by_delete")
     # The tombstone is of this batch, which failed after it was written, or of the other half of a key change.
-    first = same & (before.isNull() | (before < newest))
+    first = (same | half) & (before.isNull() | (before < newest))
     columns: dict[str, Column] = {
         "known": F.coalesce(deletes & (stale | tied), F.lit(False)),
-        "renewed": F.coalesce(deletes & (tied | (same & ~F.col("_tomb.by_delete"))), F.lit(False)),
+        "renewed": F.coalesce(deletes & (tied | half), F.lit(False)),
         "repeated": F.coalesce(deletes & (stale | tied) & ~first, F.lit(False)),
         "stale": stale & ~deletes,
         "op": F.when(stale & ~deletes, Op.PASSED).otherwise(F.col("op")),
