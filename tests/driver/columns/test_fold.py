@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lakemirror.driver.columns import stored
 from lakemirror.driver.columns.changes import digest, key_of, schema_of
-from lakemirror.driver.columns.fold import OUTCOMES, Bucket, Mirrored, fold
+from lakemirror.driver.columns.fold import OUTCOMES, Bucket, Mirrored, RepeatedKey, fold
 from lakemirror.driver.columns.key_codes import key_codes
 from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.kinds import DOUBLE, STRING, TIMESTAMP, Decimals, Kind
@@ -135,6 +135,20 @@ def _unsigned(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _counted(rows: dict[str, str]) -> Counter[str]:
     return Counter(rows.values())
+
+
+def test_rows_with_the_same_key_are_not_told_apart() -> None:
+    """Somebody has added one by hand. A change of the key concerns both."""
+    kinds: dict[str, Kind] = {"k": DOUBLE, "v": DOUBLE, "w": STRING}
+    seq, origin, digest = seq_of(1, snapshot=False), Origin("t", 0, 1), ("", None, False)
+    change = Event(key_of([0.0]), "c", seq, 5, origin, {"k": 0.0, "v": 1.5}, digest=digest)
+    nothing = stored.of_tombstones({}, kinds, ["k"])
+    mirrored = Mirrored(kinds, ["k"], Table(["k", "v", "w"], ("v", "w")))
+    given = Bucket(changes_of([change], kinds), stored.of_rows({}, kinds, ["k"], soft=None), nothing)
+    row = fold(given, mirrored).rows
+    twice = Bucket(given.changes, pa.concat_batches([row, row]), nothing)
+    with pytest.raises(RepeatedKey):
+        fold(twice, mirrored)
 
 
 def test_codes_of_keys_are_equal_where_keys_are() -> None:

@@ -38,6 +38,10 @@ _APPLIED, _SUPERSEDED, _STALE, _DUPLICATE = range(4)
 _NUMBERS: Final = {each: number for number, each in enumerate(OUTCOMES)}
 
 
+class RepeatedKey(ValueError):
+    """Several stored rows have one key: a change of it concerns all of them."""
+
+
 @dataclass(frozen=True)
 class Mirrored:
     """What a fold needs to know of a mirror of current rows.
@@ -118,7 +122,7 @@ def keys_of(
 
 
 def fold(bucket: Bucket, mirrored: Mirrored) -> Folded:
-    """Return what becomes of the rows of a bucket, and of each of its changes."""
+    """Return what becomes of the rows of a bucket, and of each of its changes. Raises RepeatedKey."""
     known = _Known.of(bucket, mirrored)
     odd = _odd_keys(known, mirrored.table)
     plain = _fold_plain(known, mirrored, odd)
@@ -161,10 +165,10 @@ class _Known:
         ]
         of_odd = _in_columns(_related(bucket.odd, bucket.images), mirrored)
         (codes, of_rows, of_ends, odd), size = key_codes([*parts, of_odd])
-        seqs = Sequences.of(bucket.changes)
-        return cls(
-            bucket, codes, of_rows, of_ends, odd, _by_code(of_rows, size), _by_code(of_ends, size), seqs
-        )
+        row_of, seqs = _by_code(of_rows, size), Sequences.of(bucket.changes)
+        if np.count_nonzero(row_of >= 0) < len(of_rows):
+            raise RepeatedKey("two stored rows have the same key: somebody has added one by hand")
+        return cls(bucket, codes, of_rows, of_ends, odd, row_of, _by_code(of_ends, size), seqs)
 
 
 def _related(odd: Sequence[Event], images: Sequence[Image]) -> list[Key]:
