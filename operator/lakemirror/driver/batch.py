@@ -584,6 +584,8 @@ class BatchApplier:
         Records may be bad that were not when the table was first decided: another shard may have created the
         mirror since then, with other types.
         """
+        if self._engine is not None:
+            self._engine.decided_again(name)
         decision = self._decide_one(name, given)
         self._refuse_bad(given.seen, [decision], f"nothing of table {name} was written")
         if decision.plan is not None:

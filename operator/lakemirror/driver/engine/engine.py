@@ -193,6 +193,8 @@ class Engine:
         """The files stored for this batch, by the folder of their table, until a commit names them."""
         self._planned: set[TableName] = set()
         """The tables of this batch of which it has learned before it applied their changes."""
+        self._decided_again: set[TableName] = set()
+        """The tables of this batch of which other things were done than what was decided first."""
 
     @classmethod
     def is_asked_for(cls, spark: SparkSession) -> bool:
@@ -213,8 +215,14 @@ class Engine:
     ) -> None:
         """Learn from the decisions of a batch, once they are carried out."""
         for each in decisions:
-            if each.name not in self._planned:
+            if each.name in self._decided_again:
+                self._tables.pop(each.name, None)
+            elif each.name not in self._planned:
                 self._learn_one(each, mirrored(each.name), documents)
+
+    def decided_again(self, name: TableName) -> None:
+        """Learn nothing of a table from what was decided first in this batch, and was not carried out."""
+        self._decided_again.add(name)
 
     def _learn_one(
         self, decision: Decision, table: MirroredTable | None, documents: Mapping[int, str]
@@ -250,7 +258,10 @@ class Engine:
         learned = Learned(table, decision.plan, state.snapshot, documents)
         known = believed(learned, str(uuid.uuid4()))
         files = MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=table.soft), table.avoided)
-        return _Table(table, known, rows, ends, table.orders, files, decision.overview.events)
+        found = _Table(table, known, rows, ends, table.orders, files, decision.overview.events)
+        if _has_facts(found) and ends.refresh() is None:
+            raise NotForEngine("its tombstones are gone")
+        return found
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -259,7 +270,7 @@ class Engine:
 
         ``memory`` is what is remembered of the source's positions.
         """
-        self._stored, self._planned = {}, set()
+        self._stored, self._planned, self._decided_again = {}, set(), set()
         if not self._tables or batch.files:
             return None
         known = [each for each in list(self._tables.values()) if self._refreshed(each)]

@@ -1,0 +1,122 @@
+"""What others do to mirrors between two batches of a run: the engine goes on, or leaves the table for Spark.
+
+Each case is a table of its own, so that one run has them all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.engine.engine import SETTING, Engine
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.runtime.summary import RunSummary
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Column, Record
+from tests.support.shop import Shop, table
+
+pytestmark = pytest.mark.long
+
+Rows = Sequence[tuple[int, int]]
+
+
+def sql(*texts: str) -> Callable[[SparkSession, str], object]:
+    """Statements about a mirror, ``{}``, or its tombstones, ``{gone}``."""
+
+    def do(spark: SparkSession, path: str) -> None:
+        for each in texts:
+            spark.sql(each.format(f"delta.`{path}`", gone=f"delta.`{path}/_tombstones`"))
+
+    return do
+
+
+class Case(NamedTuple):
+    """What somebody does to a mirror with rows 1 and 2, from which row 3 was deleted.
+
+    ``rows`` are those in the end, and ``held`` is a part of why nothing is applied from then on.
+    """
+
+    do: Callable[[SparkSession, str], object]
+    rows: Rows = ((1, 30), (2, 4), (4, 4))
+    held: str = ""
+
+
+CASES: Mapping[str, Case] = {
+    "nothing": Case(lambda spark, path: None),
+    "compacted": Case(sql("OPTIMIZE {}", "OPTIMIZE {gone}")),
+    "erased": Case(sql("DELETE FROM {} WHERE id = 2"), ((1, 30), (4, 4))),
+    "twice": Case(sql("INSERT INTO {} (id, v) VALUES (1, 7)"), ((1, 30), (1, 30), (2, 4), (4, 4))),
+    "forgot": Case(sql("DELETE FROM {gone}"), ((1, 30), (2, 4), (3, 2), (4, 4))),
+    "vectors": Case(sql("ALTER TABLE {} SET TBLPROPERTIES (delta.enableDeletionVectors = true)")),
+    "bounded": Case(
+        sql("ALTER TABLE {} ADD CONSTRAINT small CHECK (v < 20)"), ((1, 10), (2, 4), (4, 4)), "small"
+    ),
+    "lost": Case(lambda _, path: shutil.rmtree(f"{path}/_tombstones"), ((1, 1), (2, 4)), "tombstones"),
+    "removed": Case(lambda _, path: shutil.rmtree(path), held="is gone"),
+}
+TABLES = {name: table(name, Column("v", "int32", optional=True)) for name in CASES}
+
+
+def batches() -> list[list[Record]]:
+    """The same changes for each table. In the third batch, a change comes after the delete of its row."""
+    shop, found = Shop(), [list[Record]() for _ in range(4)]
+    for of in TABLES.values():
+        late = shop.update(of, id=3, v=2)
+        for id in (1, 2, 3):
+            found[0] += shop.create(of, id=id, v=id)
+        found[1] += shop.delete(of, id=3, v=3) + shop.update(of, id=2, v=4)
+        found[2] += shop.update(of, id=1, v=10) + shop.create(of, id=4, v=4) + late
+        found[3] += shop.update(of, id=1, v=30)
+    return found
+
+
+class Left(NamedTuple):
+    """What a run left, and how many batches of each table the engine applied."""
+
+    summary: RunSummary
+    rows: Mapping[str, Rows]
+    applied: Mapping[str, int]
+
+
+@pytest.fixture(scope="module")
+def left(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """Left by a run in which all is done before the third batch."""
+    mirroring = Mirroring(tmp_path_factory.mktemp("columns")).deliver(batches())
+    apply, written, applied = BatchApplier.apply, Engine._written, dict.fromkeys(CASES, 0)
+
+    def after_others(self: BatchApplier, raw: DataFrame, batch: Batch) -> Any:
+        for name, case in CASES.items() if batch.batch_id == 2 else ():
+            case.do(spark, mirroring.path("demo", "public", name))
+        return apply(self, raw, batch)
+
+    def counted(self: Engine, *given: Any) -> Any:
+        done = written(self, *given)
+        applied[given[1].name.table] += 1
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchApplier, "apply", after_others)
+        patch.setattr(Engine, "_written", counted)
+        before = spark.conf.get(SETTING, "")
+        spark.conf.set(SETTING, "columns")
+        summary = mirroring.run(spark)
+        spark.conf.set(SETTING, before or "")
+    paths = {name: mirroring.path("demo", "public", name) for name in CASES}
+    there = {name: at(spark, path).collect() for name, path in paths.items() if Path(path).exists()}
+    return Left(summary, {name: sorted(map(tuple, rows)) for name, rows in there.items()}, applied)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_engine_goes_on_beside_others(name: str, left: Left) -> None:
+    """A table that is held stays so: the engine does not go on with it, either."""
+    case, error = CASES[name], left.summary.held.get(f"demo.public.{name}", "")
+    assert case.held in error
+    assert bool(case.held) == bool(error)
+    assert left.rows.get(name, list(case.rows)) == list(case.rows)
+    assert left.applied[name] >= 2
