@@ -25,19 +25,25 @@ def cpu_seconds_of_tree(pid: int) -> float:
 
     The CPU time of a process that has ended is its parent's from when that has waited for it.
     """
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit() and (parent := _parent(int(path.name))) is not None:
-            parents.setdefault(parent, []).append(int(path.name))
-    ticks, waiting = 0, [pid]
-    while waiting:
-        each = waiting.pop()
-        waiting += parents.get(each, ())
+    ticks = 0
+    for each in tree(pid):
         try:
             ticks += sum(map(int, _stat(each)[11:15]))
         except OSError:
             continue  # it has ended
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def tree(pid: int) -> list[int]:
+    """Return a process and all that it has started and that still run, and what these have started."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and (parent := _parent(int(path.name))) is not None:
+            parents.setdefault(parent, []).append(int(path.name))
+    found = [pid]
+    for each in found:  # which grows meanwhile
+        found += parents.get(each, ())
+    return found
 
 
 def children(pid: int) -> list[int]:
@@ -62,6 +68,23 @@ def resident_mib(pid: int) -> float:
     """Return a process's resident memory in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+
+def proportional_mib_of_tree(pid: int) -> float:
+    """Return the memory of a process and of all that it has started, in MiB.
+
+    What several of them share counts once (Pss in proc_pid_smaps(5)).
+    """
+    return sum(map(proportional_mib, tree(pid)))
+
+
+def proportional_mib(pid: int) -> float:
+    """Return the same of one process, 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0) / 1024
 
 
 def collect_garbage(spark: SparkSession) -> None:

@@ -25,6 +25,7 @@ from benchmarks.events import make as make_load
 from benchmarks.rival import Polars
 
 OURS = "lakemirror"
+IN_COLUMNS = f"{OURS}, in columns"
 _QUIET_SECONDS = 0.1
 
 Make = Callable[[SparkSession, Path, Load], Contender]
@@ -40,7 +41,7 @@ COLUMNS = {"spark.lakemirror.engine": "columns"}
 
 CONTENDERS: dict[str, Make] = {
     OURS: Ours,
-    f"{OURS}, in columns": ours(COLUMNS),
+    IN_COLUMNS: ours(COLUMNS),
     f"{OURS}, MERGE": ours(MERGE),
     "textbook": Textbook,
     "deltalake + polars": Polars,
