@@ -55,7 +55,8 @@ def cases(tables: int) -> list[Case]:
 def run(options: Options) -> dict[str, Any]:
     """Run the lanes of each case side by side."""
     found = []
-    for case in cases(options.tables or (4 if options.quick else 100)):
+    all_cases = cases(options.tables or (4 if options.quick else 100))
+    for case in all_cases[:3] if options.quick else all_cases:
         with (
             options.session() as spark,
             options.folder(f"engine-{zlib.crc32(case.name.encode()):x}") as folder,

@@ -26,12 +26,11 @@ _LANES = {OURS: {}, IN_COLUMNS: COLUMNS}
 def loads(options: Options) -> list[Load]:
     """Return what is applied: few small tables, many, and large batches."""
     rows, batch = options.rows_or(100_000), options.batch_or(1_000)
-    few, many = (4, 6) if options.quick else (10, options.tables or 500)
-    return [
-        Load(rows, batch, options.batches_or(40), few),
-        Load(5 * rows, 10 * batch, options.batches_or(7), many),
-        Load(10 * rows, 100 * batch, options.batches_or(7)),
-    ]
+    few = Load(rows, batch, options.batches_or(40), 4 if options.quick else 10)
+    if options.quick:
+        return [few]
+    many = Load(5 * rows, 10 * batch, options.batches_or(7), options.tables or 500)
+    return [few, many, Load(10 * rows, 100 * batch, options.batches_or(7))]
 
 
 def run(options: Options) -> dict[str, Any]:

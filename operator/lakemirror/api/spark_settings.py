@@ -38,9 +38,10 @@ OURS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What the driver sets whatever its image says."""
 
-LAKEMIRRORS: Final = MappingProxyType(
-    {"spark.lakemirror.writer": "merge", "spark.lakemirror.engine": "columns"}
-)
+ENGINE: Final = "spark.lakemirror.engine"
+IN_COLUMNS: Final = "columns"
+"""The value of `ENGINE` with which plain changes are applied in columns."""
+LAKEMIRRORS: Final = MappingProxyType({"spark.lakemirror.writer": "merge", ENGINE: IN_COLUMNS})
 """The settings of Lakemirror among those of Spark, each with its only value.
 
 Every table is written with MERGE; plain changes are applied in columns.

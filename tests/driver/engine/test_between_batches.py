@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from lakemirror.api.spark_settings import ENGINE
 from lakemirror.driver.batch import BatchApplier
-from lakemirror.driver.engine.engine import SETTING, Engine
+from lakemirror.driver.engine.engine import Engine
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.runtime.summary import RunSummary
 from tests.support.mirroring import Mirroring, at
@@ -103,10 +104,10 @@ def left(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchApplier, "apply", after_others)
         patch.setattr(Engine, "_written", counted)
-        before = spark.conf.get(SETTING, "")
-        spark.conf.set(SETTING, "columns")
+        before = spark.conf.get(ENGINE, "")
+        spark.conf.set(ENGINE, "columns")
         summary = mirroring.run(spark)
-        spark.conf.set(SETTING, before or "")
+        spark.conf.set(ENGINE, before or "")
     paths = {name: mirroring.path("demo", "public", name) for name in CASES}
     there = {name: at(spark, path).collect() for name, path in paths.items() if Path(path).exists()}
     return Left(summary, {name: sorted(map(tuple, rows)) for name, rows in there.items()}, applied)

@@ -15,9 +15,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.api.spark_settings import ENGINE
 from lakemirror.driver import batch, faults
 from lakemirror.driver.engine import engine, job
-from lakemirror.driver.engine.engine import SETTING
 from tests.support.agreement import DELETED_AT, by_rules, differences, targets_of
 from tests.support.delivery import Batches, cut, interleaved, parts, restarted
 from tests.support.histories import History, Shape, Step, many, play
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def columns(spark: SparkSession) -> Iterator[SparkSession]:
-    spark.conf.set(SETTING, "columns")
+    spark.conf.set(ENGINE, "columns")
     yield spark
-    spark.conf.unset(SETTING)
+    spark.conf.unset(ENGINE)
 
 
 def history(seed: int, shape: Shape, size: int = 6, *, plain: bool = True) -> History:
@@ -141,7 +141,7 @@ def test_soft_deletes(columns: SparkSession, tmp_path: Path) -> None:
     mirroring.run(columns)
     assert differences(columns, mirroring, by_rules(mirroring)) == []
     assert sum(in_columns(columns, mirroring, name) for name in ("items", "gaps")) >= 4
-    columns.conf.unset(SETTING)
+    columns.conf.unset(ENGINE)
     other = Mirroring(tmp_path / "spark", {"tables": [soft]}).deliver(batches)
     other.run(columns)
     counts = ("inserted", "updated", "deleted", "absent_rows", "late_after_collection", "out_of_order")
@@ -218,7 +218,7 @@ def test_what_is_sent_again_ends_as_without_the_engine(columns: SparkSession, tm
     batches = cut(restarted(played.records, back=6, every=10), 9)
     mirroring = Mirroring(tmp_path / "columns").deliver(batches)
     mirroring.run(columns)
-    columns.conf.unset(SETTING)
+    columns.conf.unset(ENGINE)
     other = Mirroring(tmp_path / "spark").deliver(batches)
     other.run(columns)
     assert left_by(columns, mirroring) == left_by(columns, other)

@@ -1,9 +1,9 @@
 """The engine: applies the plain changes of a batch with one Spark job, whatever the number of its tables.
 
-It is used where the Spark setting ``spark.lakemirror.engine`` is ``columns`` (`engine.SETTING`). What it does
-not know is applied by Spark as before, table by table in the same batch: a topic in which any record teaches
-something new, a table whose manifest or mirror asks for more than plain current rows, a mirror that somebody
-else has changed. In the order in which a batch meets them:
+It is used where the Spark setting ``spark.lakemirror.engine`` is ``columns`` (`api.spark_settings`). What it
+does not know is applied by Spark as before, table by table in the same batch: a topic in which any record
+teaches something new, a table whose manifest or mirror asks for more than plain current rows, a mirror that
+somebody else has changed. In the order in which a batch meets them:
 
 ====================  ====================================================================================
 `engine`              What is believed of tables between batches; what of a batch is applied here

@@ -33,7 +33,7 @@ from lakemirror.driver.engine.blocks import CHANGES, ODD, REPORT, unpacked
 from lakemirror.driver.engine.mirror_files import MirrorFiles
 from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles, any_moved, stored_ends
 from lakemirror.driver.engine.stored_rows import StoredRows, look_up, oldest
-from lakemirror.driver.engine.table_change import TableChange, change_of
+from lakemirror.driver.engine.table_change import NeedsVectors, TableChange, change_of
 from lakemirror.driver.rules.values import Event, Outcome
 from lakemirror.driver.times import AHEAD
 from lakemirror.driver.writer.stores import LocalFiles
@@ -124,6 +124,9 @@ def _done(
         changes = pa.concat_batches(mine) if mine else none(table.kinds)
         events = [event for what, each in contents if what == ODD for event in pickle.loads(each)]
         return _of_bucket(changes, events, table, place, whole=whole)
+    except NeedsVectors as reason:  # Spark turns them on
+        log.debug("table %s: %s", table.name, reason)
+        return Done(error=str(reason))
     except Exception as error:  # whatever it is, Spark takes the table
         log.warning("table %s: %s", table.name, error, exc_info=True)
         return Done(error=f"{type(error).__name__}: {error}")

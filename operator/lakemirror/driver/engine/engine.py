@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api.report import Counts
+from lakemirror.api.spark_settings import ENGINE, IN_COLUMNS
 from lakemirror.api.spec import Ordering
 from lakemirror.driver import faults
 from lakemirror.driver.columns.stored import rows_schema
@@ -66,9 +67,6 @@ from lakemirror.driver.writer.log_state import NotPlain
 
 log = logging.getLogger(__name__)
 
-SETTING: Final = "spark.lakemirror.engine"
-IN_COLUMNS: Final = "columns"
-"""The value of this Spark setting with which plain changes are applied in columns."""
 _KEYS_A_BUCKET: Final = 50_000
 """About how many changes of a table one task folds."""
 _MOST_PLANNED: Final = 300_000
@@ -199,7 +197,7 @@ class Engine:
     @classmethod
     def is_asked_for(cls, spark: SparkSession) -> bool:
         """Return whether the session's settings ask for it."""
-        return (spark.conf.get(SETTING, "") or "") == IN_COLUMNS
+        return (spark.conf.get(ENGINE, "") or "") == IN_COLUMNS
 
     def forget(self) -> None:
         """Believe nothing any more: somebody else may have changed mirrors."""

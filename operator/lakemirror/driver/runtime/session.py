@@ -21,8 +21,6 @@ from lakemirror.api.jvm import java_options
 from lakemirror.api.object_stores import session_settings
 from lakemirror.api.secret_settings import REDACTION, redaction
 from lakemirror.driver import java
-from lakemirror.driver.engine.engine import IN_COLUMNS
-from lakemirror.driver.engine.engine import SETTING as ENGINE
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.runtime import jars, log_store
 
@@ -171,7 +169,7 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.hadoop.parquet.enable.dictionary#__seq": "false",
         "spark.hadoop.parquet.enable.dictionary#__origin.offset": "false",
     }
-    if conf.get(ENGINE) == IN_COLUMNS:
+    if conf.get(spark_settings.ENGINE) == spark_settings.IN_COLUMNS:
         defaults["spark.python.daemon.module"] = "lakemirror.driver.engine.daemon"
     # spark-submit (Kubernetes) brings its own master, memory, log settings and jars.
     if "PYSPARK_GATEWAY_PORT" in os.environ:
