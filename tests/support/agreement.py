@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,6 +21,7 @@ from pyspark.sql import functions as F
 from lakemirror.api.source import Envelope
 from lakemirror.api.tables import Columns, Expectation, Table
 from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.rules import texts
 from lakemirror.driver.rules.conditions import Condition, Expected
@@ -286,11 +286,15 @@ def targets_of(spark: SparkSession, mirroring: Mirroring) -> dict[str, str]:
 
 def quarantined(spark: SparkSession, mirroring: Mirroring) -> dict[Any, str]:
     """Reasons by origin: topic, partition, offset."""
-    if not Path(mirroring.checkpoint, "quarantine").exists():
+    if not _is_table(spark, f"{mirroring.checkpoint}/quarantine"):
         return {}
     aside = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine")
     rows = aside.select("topic", "partition", "offset", "reason").collect()
     return {(row["topic"], row["partition"], row["offset"]): _without_cause(row["reason"]) for row in rows}
+
+
+def _is_table(spark: SparkSession, path: str) -> bool:
+    return bool(open_storage(f"{path}/_delta_log", spark).list())
 
 
 def _without_cause(reason: str) -> str:
@@ -449,7 +453,7 @@ def tombstones_differ(spark: SparkSession, path: str, table: Mirrored) -> list[s
     was locked in between, and the tombstone tells where in its partition the delete came.
     """
     newest = []
-    if Path(path, "_tombstones").exists():
+    if _is_table(spark, f"{path}/_tombstones"):
         facts = spark.read.format("delta").load(f"{path}/_tombstones").where("kind = 'deleted'")
         newest = facts.groupBy("key").agg(F.max("seq").alias("seq")).collect()
     stored = {each["key"]: bytes(each["seq"]) for each in newest}

@@ -31,6 +31,7 @@ from lakemirror.driver.rules.values import Outcome
 from lakemirror.driver.tables.mirror import CHECKPOINT_PROPERTY
 from lakemirror.driver.tables.tombstones import Summary
 from lakemirror.driver.writer.actions import Metadata
+from lakemirror.driver.writer.stores import LocalDisk
 from tests.driver.columns.test_odd import FACTS, with_members
 from tests.driver.engine.test_stages import OnDisk, _raw, reports_in
 from tests.support.columnar import block_of
@@ -42,13 +43,13 @@ def believed_table(folder: Path, newest: bytes | None) -> _Table:
     assert state is not None
     files = MirrorFiles.of(state.snapshot, rows_schema(disk.kinds, soft=None))
     mirrored: Any = SimpleNamespace(tombstone_summary=Summary(newest=newest))
-    return _Table(mirrored, disk.believed, disk.rows, disk.ends, NO_ORDERS, files)
+    return _Table(mirrored, disk.believed, LocalDisk(), disk.rows, disk.ends, NO_ORDERS, files)
 
 
 def is_as_it_was(table: _Table) -> bool:
     engine = Engine(cast(Any, None), "lakemirror/test", Ordering())
     engine._tables[table.believed.name] = table
-    return engine._refreshed(table)
+    return engine._is_as_left(table)
 
 
 def test_a_table_whose_tombstones_are_gone_is_left_for_spark(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.writer.actions import CommitInfo, Metadata, Protocol
 from lakemirror.driver.writer.data_files import Layout
 from lakemirror.driver.writer.entry import name_of, text_of
-from lakemirror.driver.writer.stores import LocalLogStore
+from lakemirror.driver.writer.stores import LocalDisk, LocalLogStore
 from tests.driver.columns.test_histories import facts_of
 from tests.driver.engine.mirrors import _METADATA, rows_of
 from tests.driver.rules.test_histories import ANYHOW, COMPLETE, over_partitions
@@ -66,7 +66,7 @@ def made(folder: Path, types: dict[str, Any], *, hides: bool) -> DeltaTable:
     protocol = Protocol(3, 7, ("deletionVectors",), ("deletionVectors",)) if hides else Protocol(1, 2)
     first = CommitInfo("first", "test", 0, -1, 1000)
     assert LocalLogStore(log).create(name_of(0), text_of(first, (protocol, Metadata(about))))
-    table = DeltaTable(folder)
+    table = DeltaTable.on_disk(folder)
     assert table.refresh() is not None
     return table
 
@@ -135,7 +135,7 @@ class OnDisk:
         avoided = () if self.hides else (VECTORS,)
         files = MirrorFiles.of(state.snapshot, in_columns.rows_schema(self.kinds, soft=None), avoided)
         listed = TombstoneFiles(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
-        place = StoredMirror(str(self.rows.folder), files, listed, 0)
+        place = StoredMirror(LocalDisk(), self.rows.folder, files, listed, 0)
         blocks = [block_of(records[a:b]) for a, b in cut(len(records), rnd)]
         rnd.shuffle(blocks)
         tasks = [blocks[i::2] for i in range(2)]
@@ -195,7 +195,9 @@ def content_of(table: DeltaTable) -> list[dict[str, Any]]:
     state = table.state
     assert state is not None
     return [
-        row for add in state.snapshot.files.values() for row in rows_of(table.folder, add, state.snapshot)
+        row
+        for add in state.snapshot.files.values()
+        for row in rows_of(Path(table.folder), add, state.snapshot)
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -28,7 +29,7 @@ from lakemirror.driver.rules import kinds
 from lakemirror.driver.writer.actions import Add
 from lakemirror.driver.writer.schema import Column, Group
 from lakemirror.driver.writer.snapshot import Snapshot
-from lakemirror.driver.writer.stores import LocalFiles
+from lakemirror.driver.writer.stores import LocalFiles, Opened
 from tests.driver.engine.mirrors import KEYS, Change, Form, OnDisk, metadata_of, protocol_of
 from tests.driver.engine.test_table_change import ONCE, Limits, limits
 from tests.driver.writer.delta_tables import VALUES as MANY_VALUES
@@ -44,9 +45,9 @@ class Counting(LocalFiles):
         super().__init__(table)
         self.opened: Counter[str] = Counter()
 
-    def open(self, path: str) -> pa.NativeFile:
+    def open(self, path: str, size: int) -> AbstractContextManager[Opened]:
         self.opened[path] += 1
-        return super().open(path)
+        return super().open(path, size)
 
 
 def keys(*values: Any, kind: pa.DataType | None = None) -> dict[str, pa.Array]:
@@ -201,9 +202,9 @@ class Meeting(LocalFiles):
         super().__init__(table)
         self._both = Barrier(2, timeout=20)
 
-    def open(self, path: str) -> pa.NativeFile:
+    def open(self, path: str, size: int) -> AbstractContextManager[Opened]:
         self._both.wait()
-        return super().open(path)
+        return super().open(path, size)
 
 
 def test_files_are_read_at_the_same_time(tmp_path: Path) -> None:

@@ -22,5 +22,6 @@ somebody else has changed. In the order in which a batch meets them:
 `stored_ends`         The tombstones beside a mirror
 `table_change`        From what a fold says to new files, hidden rows and files that are taken out
 `commits`             The commits of a table: its tombstones, and then its rows
+`file_systems`        What the files of a mirror are read and written with
 ====================  ====================================================================================
 """

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +35,7 @@ from lakemirror.driver.engine.stored_rows import StoredRows, look_up, oldest
 from lakemirror.driver.engine.table_change import NeedsVectors, TableChange, change_of
 from lakemirror.driver.rules.values import Event, Outcome
 from lakemirror.driver.times import AHEAD
-from lakemirror.driver.writer.stores import LocalFiles
+from lakemirror.driver.writer.stores import Files, FileSystem
 
 log = logging.getLogger(__name__)
 
@@ -48,16 +47,25 @@ _SCHEMA: Final = pa.schema([("what", pa.string()), ("number", pa.int32()), ("con
 
 @dataclass(frozen=True)
 class StoredMirror:
-    """A mirror as the tasks have to know it: its folder, its files and its tombstones.
+    """A mirror as the tasks have to know it: where it is, its files and its tombstones.
 
     ``tolerance`` is how much later than a change its stored row may be before the change counts as out of
     order, in microseconds.
     """
 
+    system: FileSystem
     folder: str
     files: MirrorFiles
     ends: TombstoneFiles
     tolerance: int
+
+    @property
+    def store(self) -> Files:
+        return self.system.files(self.folder)
+
+    @property
+    def store_of_ends(self) -> Files:
+        return self.system.files(f"{self.folder}/{TOMBSTONES}")
 
 
 @dataclass(frozen=True)
@@ -140,11 +148,12 @@ def _of_bucket(
     *,
     whole: bool,
 ) -> Done:
-    store, mirrored = LocalFiles(Path(place.folder)), table.mirrored
+    store, mirrored = place.store, table.mirrored
     stood = _stood(changes, events, table)
     if table.moved and _any_moved(stood, table, place):
         return Done(error="the key of a row of its batch has changed before")
-    stored = look_up(store, place.files, keys_of(changes, events, (), mirrored), oldest(stood))
+    keys = keys_of(changes, events, (), mirrored)
+    stored = look_up(store, place.files, keys, oldest(stood), store.threads)
     ends = _ends(stood, table, place)
     result = fold(Bucket(changes, stored, ends, events), mirrored)
     now = time.time_ns() // 1_000_000
@@ -182,15 +191,14 @@ def _ends(changes: pa.RecordBatch, table: Believed, place: StoredMirror) -> pa.R
     if table.newest is not None:
         old = np.flatnonzero(Sequences.of(changes).values <= np.bytes_(table.newest))
         if len(old):
-            store = LocalFiles(Path(place.folder) / TOMBSTONES)
             some = changes.take(pa.array(old))
-            return stored_ends(store, place.ends, some, mirrored.kinds, mirrored.key)
+            return stored_ends(place.store_of_ends, place.ends, some, mirrored.kinds, mirrored.key)
     return pa.RecordBatch.from_pylist([], tombstones_schema(mirrored.kinds, mirrored.key))
 
 
 def _any_moved(changes: pa.RecordBatch, table: Believed, place: StoredMirror) -> bool:
-    store, mirrored = LocalFiles(Path(place.folder) / TOMBSTONES), table.mirrored
-    return any_moved(store, place.ends, changes, mirrored.kinds, mirrored.key)
+    mirrored = table.mirrored
+    return any_moved(place.store_of_ends, place.ends, changes, mirrored.kinds, mirrored.key)
 
 
 def _counted(

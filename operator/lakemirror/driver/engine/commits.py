@@ -24,9 +24,9 @@ from lakemirror.driver.writer import log_state
 from lakemirror.driver.writer.actions import CommitInfo, Transaction
 from lakemirror.driver.writer.attempt import complete, store
 from lakemirror.driver.writer.checkpointing import keep_short
-from lakemirror.driver.writer.entry import Committed
+from lakemirror.driver.writer.entry import LOG, Committed, LogStore
 from lakemirror.driver.writer.log_state import State
-from lakemirror.driver.writer.stores import LocalFiles, LocalLogStore
+from lakemirror.driver.writer.stores import Files, LocalDisk, LocalLogStore
 from lakemirror.driver.writer.transaction import Change, prepare
 
 log = logging.getLogger(__name__)
@@ -53,13 +53,22 @@ def _not_needed() -> None:
 
 
 class DeltaTable:
-    """A Delta table on a local disk, as its log says."""
+    """A Delta table, as its log says.
 
-    def __init__(self, folder: Path, by_delta: Callable[[], object] = _not_needed) -> None:
+    ``files`` may be set anew, because those of an object store need credentials, which change.
+    """
+
+    def __init__(
+        self, folder: str, files: Files, log: LogStore, by_delta: Callable[[], object] = _not_needed
+    ) -> None:
         """``by_delta`` makes Delta write a checkpoint of the table's log, where that is needed."""
-        self.folder, self._by_delta = folder, by_delta
-        self.files, self.log = LocalFiles(folder), LocalLogStore(folder / "_delta_log")
+        self.folder, self.files, self.log, self._by_delta = folder, files, log, by_delta
         self._state: State | None = None
+
+    @classmethod
+    def on_disk(cls, folder: Path, by_delta: Callable[[], object] = _not_needed) -> DeltaTable:
+        """Return the table in a folder of a local disk."""
+        return cls(str(folder), LocalDisk().files(str(folder)), LocalLogStore(folder / LOG), by_delta)
 
     @property
     def state(self) -> State | None:
@@ -110,9 +119,9 @@ class DeltaTable:
         raise AssertionError
 
 
-def discard(folder: Path, done: Sequence[Done]) -> None:
+def discard(files: Files, done: Sequence[Done]) -> None:
     """Delete the files of a change that is not going to be committed."""
-    table_change.discard(LocalFiles(folder), changes_in(done))
+    table_change.discard(files, changes_in(done))
 
 
 def changes_in(done: Sequence[Done]) -> list[TableChange]:

@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.api.object_stores import one_spelling
 from lakemirror.api.report import Counts
 from lakemirror.api.spark_settings import ENGINE, IN_COLUMNS
 from lakemirror.api.spec import Ordering
@@ -40,6 +40,7 @@ from lakemirror.driver.engine.commits import (
     discard,
     tombstones_of,
 )
+from lakemirror.driver.engine.file_systems import FileSystems, reason_against_place
 from lakemirror.driver.engine.job import JobResult
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles
@@ -61,9 +62,10 @@ from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.tombstones import raised
 from lakemirror.driver.write.outcome import warn_of_order
 from lakemirror.driver.writer.data_files import Layout
-from lakemirror.driver.writer.java_store import checkpoint_by_delta
+from lakemirror.driver.writer.entry import LOG, name_of
 from lakemirror.driver.writer.log_files import Damaged
 from lakemirror.driver.writer.log_state import NotPlain
+from lakemirror.driver.writer.stores import Files, FileSystem
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class _Table:
 
     mirrored: MirroredTable
     believed: Believed
+    system: FileSystem
     rows: DeltaTable
     ends: DeltaTable
     orders: Orders
@@ -97,6 +100,12 @@ class _Table:
                 self.known, version=state.snapshot.version, files=tuple(state.snapshot.files.values())
             )
         return self.known
+
+    def use(self, system: FileSystem) -> None:
+        """Read and write files with what holds for a new batch."""
+        self.system = system
+        for table in (self.rows, self.ends):
+            table.files = system.files(table.folder)
 
 
 @dataclass(frozen=True)
@@ -187,7 +196,8 @@ class Engine:
         self._tables: dict[TableName, _Table] = {}
         self._closer: dict[TableName, bool] = defaultdict(bool)
         """Whether positions have to be looked at one by one, by table."""
-        self._stored: dict[Path, Sequence[Done]] = {}
+        self._systems = FileSystems(spark)
+        self._stored: dict[str, tuple[Files, Sequence[Done]]] = {}
         """The files stored for this batch, by the folder of their table, until a commit names them."""
         self._planned: set[TableName] = set()
         """The tables of this batch of which it has learned before it applied their changes."""
@@ -243,20 +253,20 @@ class Engine:
         reason = reason_of_batch(table, decision.plan)
         if reason is not None:
             raise NotForEngine(reason)
-        folder = _local_folder(table)
-        if folder is None:
-            raise NotForEngine("its mirror is not on a local disk")
-        rows, ends = (
-            DeltaTable(each, partial(checkpoint_by_delta, self._spark, str(each)))
-            for each in (folder, folder / TOMBSTONES)
-        )
+        folder = _folder(table)
+        system = self._systems.of(folder)
+        rows, ends = (self._systems.table(each) for each in (folder, f"{folder}/{TOMBSTONES}"))
         state = rows.refresh()
         if state is None:
             raise NotForEngine("it has no mirror")
+        newest = f"{LOG}/{name_of(state.known.version)}"
+        if rows.files.stamp(newest) != state.known.stamp:
+            raise NotForEngine("tasks would not find its mirror, or would find another one")
         learned = Learned(table, decision.plan, state.snapshot, documents)
         known = believed(learned, str(uuid.uuid4()))
         files = MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=table.soft), table.avoided)
-        found = _Table(table, known, rows, ends, table.orders, files, decision.overview.events)
+        orders, events = table.orders, decision.overview.events
+        found = _Table(table, known, system, rows, ends, orders, files, events)
         if _has_facts(found) and ends.refresh() is None:
             raise NotForEngine("its tombstones are gone")
         return found
@@ -269,9 +279,13 @@ class Engine:
         ``memory`` is what is remembered of the source's positions.
         """
         self._stored, self._planned, self._decided_again = {}, set(), set()
+        self._systems.renew()
         if not self._tables or batch.files:
             return None
-        known = [each for each in list(self._tables.values()) if self._refreshed(each)]
+        tables = list(self._tables.values())
+        as_left = side_by_side(self._is_as_left, tables)
+        known = [each for each, stays in zip(tables, as_left, strict=True) if stays]
+        self._tables = {each.believed.name: each for each in known}
         return self._tried_to_read(raw, known, partial(judge, memory=memory, ordering=self._ordering))
 
     def can_apply(self, table: MirroredTable, plan: TablePlan, records: int) -> bool:
@@ -282,10 +296,10 @@ class Engine:
         seen = plan.seen
         if records > _MOST_PLANNED or seen.truncates or seen.moves or seen.rekeyed:
             return False
-        reason = reason_of_batch(table, plan)
+        reason = reason_of_batch(table, plan) or reason_against_place(_folder(table))
         if reason is not None:
             log.debug("table %s is not applied in columns: %s", table.name, reason)
-        return reason is None and _local_folder(table) is not None
+        return reason is None
 
     def read_planned(
         self,
@@ -339,13 +353,13 @@ class Engine:
             if reason is not None:
                 self._closer[table.name] |= reason.falls_back
                 log.debug("the changes of table %s are applied by Spark: %s", table.name, reason.text)
-                discard(each.rows.folder, done)
+                discard(each.rows.files, done)
                 continue
             topics.add(table.topic)
             self._closer[table.name] = table.name in verdict.fell  # all changes one by one are many
             each.changes = report.seen.records
             if report.seen.records:
-                self._stored[each.rows.folder] = done
+                self._stored[each.rows.folder] = each.rows.files, done
                 overview = _overview(table, report, each.orders)
                 plain[table.name] = Plain(table.name, report, done, overview)
             else:
@@ -353,10 +367,11 @@ class Engine:
         others = sum(each.records for topic, each in found.reports.items() if topic not in topics)
         return BatchRead(plain, verdict.memory, frozenset(topics), tombstones, others)
 
-    def _refreshed(self, table: _Table) -> bool:
-        """Return whether a table is as it was left; otherwise nothing is believed of it any more."""
+    def _is_as_left(self, table: _Table) -> bool:
+        """Return whether a table is as it was left; otherwise nothing must be believed of it any more."""
         before = table.rows.state
         try:
+            table.use(self._systems.of(table.rows.folder))
             state = table.rows.refresh()
             if _has_facts(table):
                 table.ends.refresh()
@@ -365,10 +380,8 @@ class Engine:
                 raise
             log.debug("table %s is not applied in columns: %s", table.believed.name, error)
             state = None
-        if state is None or before is None or state.known != before.known or _lacks_ends(table):
-            del self._tables[table.believed.name]
-            return False
-        return True
+        is_same = state is not None and before is not None and state.known == before.known
+        return is_same and not _lacks_ends(table)
 
     def _dividing(self, tables: Sequence[_Table]) -> Dividing:
         parallel = self._spark.sparkContext.defaultParallelism
@@ -386,6 +399,7 @@ class Engine:
         Returns the results, and the tables for which that failed, for example because somebody else has
         changed them meanwhile. Spark has to apply these: it sees whether their mirrors have the batch.
         """
+        self._systems.renew()  # the job may have taken long
         found = side_by_side(lambda each: self._tried(each, batch), read.tables.values())
         results = {each.name: done for each, done in zip(read.tables.values(), found, strict=True)}
         overtaken = [name for name, done in results.items() if done is None]
@@ -397,7 +411,9 @@ class Engine:
     def _tried(self, plain: Plain, batch: Batch) -> TableResult | None:
         """Commit what was read of a table. Returns None if that fails, whatever it may have done."""
         try:
-            return self._written(self._tables[plain.name], plain, batch)
+            table = self._tables[plain.name]
+            table.use(self._systems.of(table.rows.folder))
+            return self._written(table, plain, batch)
         except Exception as error:
             if stops_pipeline(error, self._spark):
                 raise
@@ -408,7 +424,8 @@ class Engine:
         """Delete the files that were stored for tables (None: for all) and that no commit has named."""
         folders = [self._tables[name].rows.folder for name in names or () if name in self._tables]
         for folder in list(self._stored) if names is None else folders:
-            discard(folder, self._stored.pop(folder, ()))
+            if folder in self._stored:
+                discard(*self._stored.pop(folder))
 
     def _written(self, table: _Table, plain: Plain, batch: Batch) -> TableResult:
         author = Author(self._app_id, batch.batch_id, batch.note)
@@ -489,13 +506,13 @@ def _place(table: _Table) -> StoredMirror:
     if ends is not None and table.mirrored.tombstone_summary.newest is not None:
         listed = TombstoneFiles(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
     tolerance = table.mirrored.spec.ordering.tolerance_ms * 1000
-    return StoredMirror(str(table.rows.folder), table.files, listed, tolerance)
+    return StoredMirror(table.system, table.rows.folder, table.files, listed, tolerance)
 
 
-def _local_folder(table: MirroredTable) -> Path | None:
-    """Return the folder of a mirror, or None if it is no Delta table on a local disk."""
-    local = str(getattr(table.mirror, "path", None) or "").removeprefix("file://")
-    return Path(local) if local.startswith("/") and "://" not in local else None
+def _folder(table: MirroredTable) -> str:
+    """Return where a mirror is; empty if it is no Delta table with a path."""
+    path = str(getattr(table.mirror, "path", None) or "").rstrip("/")
+    return one_spelling(path) if path.startswith("file:") else path
 
 
 def _overview(table: Believed, report: Report, orders: Orders) -> TableOverview:

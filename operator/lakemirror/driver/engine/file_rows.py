@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from lakemirror.driver.engine.mirror_files import path_of
 from lakemirror.driver.writer.actions import Add
 from lakemirror.driver.writer.data_files import Layout
 from lakemirror.driver.writer.schema import Column, Group, ListOf, MapOf, Type, arrow_schema
-from lakemirror.driver.writer.stores import Files
+from lakemirror.driver.writer.stores import Files, Opened
 
 _FEW, _MANY = 1 << 18, 1 << 15
 """How many rows are read at a time: of at most eight columns, and of more."""
@@ -33,15 +33,19 @@ class FileRows:
     store: Files
     add: Add
     layout: Layout
-    _footer: list[pq.FileMetaData] = field(default_factory=list, compare=False)
-    _open: list[pq.ParquetFile] = field(default_factory=list, compare=False)
+    _open: list[_Reading] = field(default_factory=list, compare=False)
+
+    @cached_property
+    def footer(self) -> pq.FileMetaData:
+        known = self.store.footer(self._path)
+        if known is not None:
+            return known
+        with self._opened() as opened:
+            return opened.parquet.metadata
 
     @property
-    def footer(self) -> pq.FileMetaData:
-        if not self._footer:
-            with self._opened():
-                pass
-        return self._footer[0]
+    def _path(self) -> str:
+        return path_of(self.add)
 
     @property
     def unpacked(self) -> int:
@@ -86,7 +90,7 @@ class FileRows:
         schema = arrow_schema(chosen)
         at = int(self.starts[group])
         with self._opened() as opened:
-            there = {each.physical for each in chosen} & set(opened.schema_arrow.names)
+            there = {each.physical for each in chosen} & set(opened.parquet.schema_arrow.names)
             if not there:
                 number = int(self.starts[group + 1]) - at
                 yield (
@@ -97,7 +101,8 @@ class FileRows:
                 )
                 return
             rows_at_a_time = _FEW if len(names) <= _FEW_COLUMNS else _MANY
-            parts = opened.iter_batches(rows_at_a_time, [group], sorted(there), use_threads=False)
+            opened.file.fetch(list(self._parts(there, group)))
+            parts = opened.parquet.iter_batches(rows_at_a_time, [group], sorted(there), use_threads=False)
             for part in parts:
                 yield at, _fitted(part, chosen, schema)
                 at += part.num_rows
@@ -125,20 +130,37 @@ class FileRows:
             finally:
                 self._open.pop()
 
+    def _parts(self, physical: Collection[str], group: int) -> Iterator[tuple[int, int]]:
+        """Yield where columns of a row group are in the file: start and end of each leaf."""
+        for leaf, number in self.leaves.items():
+            if any(leaf == each or leaf.startswith(f"{each}.") for each in physical):
+                chunk = self.footer.row_group(group).column(number)
+                start = chunk.data_page_offset
+                if chunk.has_dictionary_page and chunk.dictionary_page_offset > 0:
+                    start = min(start, chunk.dictionary_page_offset)
+                yield start, start + chunk.total_compressed_size
+
     @contextmanager
-    def _opened(self) -> Iterator[pq.ParquetFile]:
+    def _opened(self) -> Iterator[_Reading]:
         if self._open:
             yield self._open[-1]
             return
-        known = self._footer[0] if self._footer else None
+        known = self.store.footer(self._path)
         with (
-            self.store.open(path_of(self.add)) as source,
+            self.store.open(self._path, self.add.size) as file,
             # INT96, in which Spark writes times unless told otherwise, would overflow as nanoseconds.
-            pq.ParquetFile(source, metadata=known, coerce_int96_timestamp_unit="us") as opened,
+            pq.ParquetFile(file.source, metadata=known, coerce_int96_timestamp_unit="us") as parquet,
         ):
             if known is None:
-                self._footer.append(opened.metadata)
-            yield opened
+                self.store.keep_footer(self._path, parquet.metadata)
+            yield _Reading(file, parquet)
+
+
+class _Reading(NamedTuple):
+    """A data file that is open."""
+
+    file: Opened
+    parquet: pq.ParquetFile
 
 
 def _fitted(part: pa.RecordBatch, columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:

@@ -1,8 +1,8 @@
 """Writes commits to Delta tables without Delta's own transaction, for `lakemirror.driver.engine`.
 
 A commit is made of new Parquet files, deletion vectors, and one entry of the table's log, which is put only
-if it is absent. Everything that decides what is written is pure; the edges are `stores` and `java_store`, and
-`log_state` reads through them.
+if it is absent. Everything that decides what is written is pure; the edges are `stores`, `java_store`,
+`s3_files` and `java_s3`, and `log_state` reads through them.
 
 =================  =====================================================================================
 `features`         Which tables may be written in this way. All others are left to Delta
@@ -24,6 +24,9 @@ if it is absent. Everything that decides what is written is pure; the edges are 
 `checksum`         The checksum file of a version
 `stores`           Where entries and files are put; on a local disk
 `java_store`       The log through Delta's own log store, for every file system that Delta knows
+`s3_access`        How a bucket of S3 is reached, from the settings of Hadoop's client
+`java_s3`          These settings and the keys, from Hadoop's client
+`s3_files`         The files of tables in a bucket, without Hadoop
 `exact_json`       JSON in which numbers stay as they are written
 =================  =====================================================================================
 

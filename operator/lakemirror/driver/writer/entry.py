@@ -28,6 +28,11 @@ class Stamp:
     mark: str
 
 
+def bare(tag: object) -> str:
+    """Return an ETag without its quotes, which not every client leaves."""
+    return str(tag or "").strip('"')
+
+
 @dataclass(frozen=True)
 class Listed:
     """A file of a log in a listing. Its size is in bytes."""

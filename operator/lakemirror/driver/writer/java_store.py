@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.java import java_class
-from lakemirror.driver.writer.entry import LOG, Listed, Stamp, prefix_of
+from lakemirror.driver.writer.entry import LOG, Listed, Stamp, bare, prefix_of
 
 _EXISTS: Final = "java.nio.file.FileAlreadyExistsException"
 _MISSING: Final = "java.io.FileNotFoundException"
@@ -102,8 +102,8 @@ class DeltaLogStore:
         """Return what the store says to tell contents apart: a hash, or at least the time."""
         kind = java_class(self._spark, "org.apache.hadoop.fs.EtagSource")
         hashed = java_class(self._spark, "py4j.reflection.TypeUtil").isInstanceOf(kind._fqn, status)
-        tag = status.getEtag() if hashed else None
-        return str(tag or status.getModificationTime())
+        tag = bare(status.getEtag()) if hashed else ""
+        return tag or str(status.getModificationTime())
 
     def _path(self, name: str) -> Any:
         place = f"{self._log}/{name}" if name else self._log

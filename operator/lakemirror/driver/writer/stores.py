@@ -5,18 +5,90 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from threading import Lock
+from typing import Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lakemirror.driver.writer.data_files import File
 from lakemirror.driver.writer.entry import Listed, Stamp, prefix_of
 
+_MOST_FOOTERS: Final = 16 * 1024 * 1024
+"""Maximum size of the footers that are kept, in bytes as they are stored."""
+
+Kept = TypeVar("Kept")
+
+
+class Recent(Generic[Kept]):
+    """Things by their name. Those that were used last are kept, up to ``most`` bytes in all."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._size = most, 0
+        self._kept: OrderedDict[str, tuple[Kept, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, name: str) -> Kept | None:
+        with self._lock:
+            if name not in self._kept:
+                return None
+            self._kept.move_to_end(name)
+            return self._kept[name][0]
+
+    def keep(self, name: str, thing: Kept, size: int) -> None:
+        """Keep a thing that takes ``size`` bytes, perhaps in the place of others."""
+        with self._lock:
+            self._remove(name)
+            self._kept[name] = thing, size
+            self._size += size
+            while self._size > self._most:
+                self._remove(next(iter(self._kept)))
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        _, size = self._kept.pop(name, (None, 0))
+        self._size -= size
+
+
+def recent_footers() -> Recent[pq.FileMetaData]:
+    """Return what keeps footers of files."""
+    return Recent(_MOST_FOOTERS)
+
+
+class Opened(Protocol):
+    """A file that is open."""
+
+    @property
+    def source(self) -> pa.NativeFile:
+        """The file, to read any part of it."""
+
+    def fetch(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Get parts that are about to be read, with few requests. Each has a start and an end."""
+
 
 class Files(Protocol):
-    """The files of one table. Paths are relative to its folder, and not encoded."""
+    """The files of one table. Paths are relative to its folder, and not encoded.
+
+    A path has the same content for ever. ``threads`` files are read at a time, which saves time where each
+    request takes some.
+    """
+
+    @property
+    def threads(self) -> int: ...
+
+    def footer(self, path: str) -> pq.FileMetaData | None:
+        """Return the footer of a Parquet file, if it is known."""
+
+    def keep_footer(self, path: str, footer: pq.FileMetaData) -> None:
+        """Know the footer of a Parquet file from now on."""
 
     def write(self, file: File) -> None:
         """Store a file durably. Nothing reads it before a log entry names it."""
@@ -24,13 +96,26 @@ class Files(Protocol):
     def read(self, path: str) -> bytes:
         """Return the content of a file. Raises FileNotFoundError."""
 
-    def open(self, path: str) -> pa.NativeFile:
-        """Open a file, to read parts of it. Raises FileNotFoundError."""
+    def open(self, path: str, size: int) -> AbstractContextManager[Opened]:
+        """Open a file of a size in bytes, to read parts of it. Raises FileNotFoundError, or a read does."""
+
+    def stamp(self, path: str) -> Stamp | None:
+        """Return what tells a file from another one at its place, or None if there is none.
+
+        It is the same that a `LogStore` says of a file of the log.
+        """
 
     def exists(self, path: str) -> bool: ...
 
     def delete(self, path: str) -> None:
         """Delete a file, if it is there."""
+
+
+class FileSystem(Protocol):
+    """Where tables are. It can be pickled, and sent to the machines that read and write their files."""
+
+    def files(self, table: str) -> Files:
+        """Return the files of the table with this path."""
 
 
 def discard(files: Files, paths: Iterable[str]) -> None:
@@ -43,11 +128,36 @@ def discard(files: Files, paths: Iterable[str]) -> None:
             files.delete(each)
 
 
+@dataclass(frozen=True)
+class LocalDisk:
+    """A local disk, or one that all machines have at the same place."""
+
+    def files(self, table: str) -> Files:
+        return LocalFiles(Path(table))
+
+
+@dataclass(frozen=True)
+class _OpenedLocally:
+    source: pa.NativeFile
+
+    def fetch(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Do nothing: the disk is near."""
+
+
 class LocalFiles:
     """The files of a table on a local disk."""
 
+    threads = 1
+
     def __init__(self, table: Path) -> None:
         self._table = table
+        self._footers = recent_footers()
+
+    def footer(self, path: str) -> pq.FileMetaData | None:
+        return self._footers.get(path)
+
+    def keep_footer(self, path: str, footer: pq.FileMetaData) -> None:
+        self._footers.keep(path, footer, footer.serialized_size)
 
     def write(self, file: File) -> None:
         path = self._table / file.path
@@ -58,8 +168,13 @@ class LocalFiles:
     def read(self, path: str) -> bytes:
         return (self._table / path).read_bytes()
 
-    def open(self, path: str) -> pa.NativeFile:
-        return pa.OSFile(str(self._table / path))
+    @contextmanager
+    def open(self, path: str, size: int) -> Iterator[Opened]:
+        with pa.OSFile(str(self._table / path)) as source:
+            yield _OpenedLocally(source)
+
+    def stamp(self, path: str) -> Stamp | None:
+        return _stamp(self._table / path)
 
     def exists(self, path: str) -> bool:
         return (self._table / path).exists()
@@ -78,11 +193,7 @@ class LocalLogStore:
         self._log = log
 
     def stamp(self, name: str) -> Stamp | None:
-        try:
-            found = (self._log / name).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return Stamp(found.st_size, f"{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}")
+        return _stamp(self._log / name)
 
     def create(self, name: str, content: bytes) -> bool:
         if (self._log / name).exists():
@@ -124,6 +235,14 @@ class LocalLogStore:
             return []
         stamps = ((name, self.stamp(name)) for name in names)
         return [Listed(name, stamp.size) for name, stamp in stamps if stamp is not None]
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Stamp(found.st_size, f"{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}")
 
 
 def _write(path: Path, content: object) -> None:

@@ -1,0 +1,64 @@
+"""The file systems of mirrors: what the driver and its tasks read and write their files with."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from lakemirror.driver.engine.commits import DeltaTable
+from lakemirror.driver.engine.mirror_files import NotForEngine
+from lakemirror.driver.writer.entry import LOG, LogStore
+from lakemirror.driver.writer.java_s3 import Client
+from lakemirror.driver.writer.java_store import DeltaLogStore, checkpoint_by_delta
+from lakemirror.driver.writer.s3_access import S3, SCHEME, NotTranslated
+from lakemirror.driver.writer.stores import FileSystem, LocalDisk, LocalLogStore
+
+_LOCAL: Final = "/"
+
+
+def reason_against_place(path: str) -> str | None:
+    """Return why the engine does not write the mirror at a path, as far as the path shows, or None."""
+    return None if path.startswith((_LOCAL, SCHEME)) else "its mirror is neither on a local disk nor on S3"
+
+
+class FileSystems:
+    """Finds the file system of a mirror. What is found holds for one batch."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._clients: dict[str, Client] = {}
+        """Hadoop's clients, by their bucket."""
+        self._buckets: dict[str, S3] = {}
+        """The buckets of this batch, by their name."""
+
+    def renew(self) -> None:
+        """Begin a batch: keys may have changed."""
+        self._buckets = {}
+
+    def of(self, path: str) -> FileSystem:
+        """Return the file system that a path is on. Raises NotForEngine, and errors of Hadoop's client."""
+        reason = reason_against_place(path)
+        if reason is not None:
+            raise NotForEngine(reason)
+        return LocalDisk() if path.startswith(_LOCAL) else self._bucket(path)
+
+    def table(self, path: str) -> DeltaTable:
+        """Return the table at a path. Raises as `of` does."""
+        is_local = path.startswith(_LOCAL)
+        log: LogStore = LocalLogStore(Path(path) / LOG) if is_local else DeltaLogStore(self._spark, path)
+        by_delta = partial(checkpoint_by_delta, self._spark, path)
+        return DeltaTable(path, self.of(path).files(path), log, by_delta)
+
+    def _bucket(self, path: str) -> S3:
+        name = path.removeprefix(SCHEME).partition("/")[0]
+        try:
+            if name not in self._clients:
+                self._clients[name] = Client(self._spark, path)
+            if name not in self._buckets:
+                self._buckets[name] = S3(self._clients[name].access())
+        except NotTranslated as reason:
+            raise NotForEngine(f"tasks cannot reach its mirror: {reason}") from None
+        return self._buckets[name]
