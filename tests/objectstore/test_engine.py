@@ -19,10 +19,10 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from lakemirror.api.spark_settings import ENGINE
 from lakemirror.driver import faults
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.engine import job
-from lakemirror.driver.engine.engine import SETTING
 from lakemirror.driver.engine.file_systems import FileSystems
 from lakemirror.driver.engine.mirror_files import NotForEngine
 from lakemirror.driver.java import java_class
@@ -43,9 +43,9 @@ PLAIN = Shape(snapshot="initial", full=True, schemas=False, name="items")
 
 @pytest.fixture
 def columns(s3: SparkSession) -> Iterator[SparkSession]:
-    s3.conf.set(SETTING, "columns")
+    s3.conf.set(ENGINE, "columns")
     yield s3
-    s3.conf.unset(SETTING)
+    s3.conf.unset(ENGINE)
 
 
 def delivered(folder: Path, bucket: Bucket, batches: Batches, **settings: Any) -> StoreMirroring:
@@ -256,7 +256,7 @@ def test_keys_are_in_no_event_log_and_in_nothing_that_a_driver_says(
     events.mkdir()
     mirroring = delivered(tmp_path / "p", bucket, parts(history(5, PLAIN).records, 4))
     text = mirroring.manifest.read_text()
-    logged = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}", SETTING: "columns"}
+    logged = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}", ENGINE: "columns"}
     lines = "".join(f"      {name}: '{value}'\n" for name, value in logged.items())
     mirroring.manifest.write_text(text.replace("    conf:\n", f"    conf:\n{lines}", 1))
     with driver(mirroring, "--once") as running:
@@ -363,14 +363,14 @@ def test_a_table_asks_the_store_less_often_than_by_spark(
     """In a batch that is like those before it, and without what a batch asks for by itself."""
     asked: dict[tuple[str, int], float] = {}
     for engine in ("columns", ""):
-        s3.conf.set(SETTING, engine)
+        s3.conf.set(ENGINE, engine)
         for tables in (1, 4):
             here = store_below(bucket, f"{engine or 'spark'}{tables}")
             mirroring = delivered(tmp_path / f"{engine}{tables}", bucket, of_several(tables, 8, 5), **here)
             with measured(bucket) as found:
                 mirroring.run(s3)
             asked[engine, tables] = median(requests for requests, _ in found[-4:])
-    s3.conf.unset(SETTING)
+    s3.conf.unset(ENGINE)
     one = {engine: (asked[engine, 4] - asked[engine, 1]) / 3 for engine in ("columns", "")}
     assert one["columns"] * 3 <= one[""], (one, asked)
     assert one["columns"] <= MOST_REQUESTS, (one, asked)
