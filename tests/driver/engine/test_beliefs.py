@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 import shutil
@@ -16,6 +17,7 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.checkpoint.possession import Possessor
 from lakemirror.driver.columns.payloads import Payloads
 from lakemirror.driver.columns.stored import rows_schema
+from lakemirror.driver.engine import buckets
 from lakemirror.driver.engine.believed import _of_mirror, document
 from lakemirror.driver.engine.blocks import Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Counted, Done
@@ -112,6 +114,41 @@ def test_a_schema_with_a_fraction_is_that_of_its_records() -> None:
     known = pickle.loads(pickle.dumps(document(text)))  # as tasks get it
     wrapped = Payloads(known).of([f'{{"schema":{text},"payload":{{"v":1.5}}}}'.encode()])
     assert wrapped == [b'{"v":1.5}']
+
+
+def test_a_late_change_without_a_time_is_not_said_to_be_out_of_order(tmp_path: Path) -> None:
+    """Nobody knows how much older than the stored row it is."""
+    disk = OnDisk(tmp_path, FACTS, random.Random(1))
+    _, done = disk._job([put(20)])
+    disk._commit(done)
+    _, [late] = disk._job([put(10, timed=False)])
+    assert late.error is None
+    assert late.counted == Counted({Outcome.STALE: 1})
+
+
+def test_an_error_after_the_files_of_a_bucket_are_stored_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OnDisk(tmp_path, FACTS, random.Random(1))
+
+    def fails(*_: Any) -> Counted:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(buckets, "_counted", fails)
+    _, [failed] = disk._job([put(20)])
+    assert failed.error == "RuntimeError: a mistake"
+    assert not list(Path(disk.rows.folder).glob("*.parquet"))
+
+
+def put(place: int, *, timed: bool = True) -> Record:
+    """An update of the one row, at a place of the log."""
+    record = with_members({"v": place}, {})
+    value = json.loads(record.value or b"")
+    value["op"] = "u"
+    value["source"] |= {"lsn": place, "sequence": f'["{place}","{place}"]'}
+    for name in () if timed else ("ts_ms", "ts_us", "ts_ns"):
+        del value["source"][name], value[name]
+    return record._replace(value=json.dumps(value).encode(), origin=record.origin._replace(offset=place))
 
 
 def first_stage(record: Record, table: Any) -> Report:

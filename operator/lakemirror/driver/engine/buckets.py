@@ -32,7 +32,7 @@ from lakemirror.driver.engine.blocks import CHANGES, ODD, REPORT, unpacked
 from lakemirror.driver.engine.mirror_files import MirrorFiles
 from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles, any_moved, stored_ends
 from lakemirror.driver.engine.stored_rows import StoredRows, look_up, oldest
-from lakemirror.driver.engine.table_change import NeedsVectors, TableChange, change_of
+from lakemirror.driver.engine.table_change import NeedsVectors, TableChange, change_of, discard
 from lakemirror.driver.rules.values import Event, Outcome
 from lakemirror.driver.times import AHEAD
 from lakemirror.driver.writer.stores import Files, FileSystem
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 FOUND: Final = "what STRING, number INT, content BINARY"
 """The schema of what the job returns: reports of the first stage, and outcomes of buckets."""
 OUTCOME: Final = "outcome"
+_NEVER: Final = 2**63 - 1
+"""Stands for the time of a change that says none: nothing was made long after it."""
 _SCHEMA: Final = pa.schema([("what", pa.string()), ("number", pa.int32()), ("content", pa.binary())])
 
 
@@ -160,7 +162,11 @@ def _of_bucket(
     change = change_of(store, place.files, stored, result, mirrored.key, now, whole=whole)
     records = [outcome for outcome, event in zip(result.of_odd, events, strict=True) if not event.is_half]
     outcomes = [OUTCOMES[each] for each in result.outcomes] + records
-    counted = _counted(stood, outcomes, stored, ends, table, place, change.inserted)
+    try:
+        counted = _counted(stood, outcomes, stored, ends, table, place, change.inserted)
+    except BaseException:
+        discard(store, [change])
+        raise
     return Done(change, result.tombstones, counted, now)
 
 
@@ -271,7 +277,7 @@ def _out_of_order(
 ) -> int:
     """Return how many changes were made more than the tolerance before what stands in their place."""
     late = changes.take(pa.array(stale))
-    made = late.column("__event_time").view(pa.int64()).to_numpy()
+    made = late.column("__event_time").view(pa.int64()).fill_null(_NEVER).to_numpy()
     latest = time.time_ns() // 1000 + AHEAD.total_seconds() * 1_000_000
     found = np.zeros(len(stale), np.bool_)
     for others in (stored, ends):
