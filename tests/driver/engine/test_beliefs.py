@@ -17,11 +17,12 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.checkpoint.possession import Possessor
 from lakemirror.driver.columns.payloads import Payloads
 from lakemirror.driver.columns.stored import rows_schema
-from lakemirror.driver.engine import buckets
+from lakemirror.driver.engine import buckets, engine
 from lakemirror.driver.engine.believed import _of_mirror, document
 from lakemirror.driver.engine.blocks import Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Counted, Done
 from lakemirror.driver.engine.engine import Engine, _absent, _Table
+from lakemirror.driver.engine.job import JobResult
 from lakemirror.driver.engine.mirror_files import MirrorFiles
 from lakemirror.driver.engine.table_change import TableChange
 from lakemirror.driver.orders import NO_ORDERS
@@ -138,6 +139,25 @@ def test_an_error_after_the_files_of_a_bucket_are_stored_leaves_none(
     _, [failed] = disk._job([put(20)])
     assert failed.error == "RuntimeError: a mistake"
     assert not list(Path(disk.rows.folder).glob("*.parquet"))
+
+
+def test_an_error_after_the_job_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = OnDisk(tmp_path, FACTS, random.Random(1))
+    report, done = disk._job([put(20)])
+    table = believed_table(tmp_path / "believed", newest=None)
+    table.mirrored.spec = SimpleNamespace(ordering=Ordering())
+    table.rows.files = disk.rows.files
+    applying = Engine(cast(Any, None), "lakemirror/test", Ordering())
+    monkeypatch.setattr(applying, "_dividing", lambda known: Dividing([1], 1))
+    monkeypatch.setattr(engine, "stops_pipeline", lambda *_: False)
+    monkeypatch.setattr(engine.job, "run", lambda *_: JobResult({"demo.public.items": report}, {0: done}))
+
+    def fails(*_: Any) -> Any:
+        raise KeyError("a mistake")
+
+    assert [*Path(disk.rows.folder).glob("*.parquet")]
+    assert applying._tried_to_read(cast(Any, None), [table], fails) is None
+    assert not [*Path(disk.rows.folder).glob("*.parquet")]
 
 
 def put(place: int, *, timed: bool = True) -> Record:

@@ -254,3 +254,18 @@ def test_changes_that_are_not_committed_are_discarded(tmp_path: Path) -> None:
     discard(table.files, changes)
     assert stored(table) == before
     assert uuid.UUID(next(iter(before)).removeprefix("part-").removesuffix(".parquet"))
+
+
+def test_a_file_that_cannot_be_deleted_does_not_hide_what_has_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_away(self: LocalFiles, path: str) -> None:
+        raise OSError("the store is away")
+
+    table = OnDisk.of(tmp_path / "t", PLAIN)
+    change, _ = table.change(puts([1], 1), whole=False)
+    monkeypatch.setattr(LocalFiles, "delete", is_away)
+    discard(table.files, [change])
+    table.store = Failing(table.path, 0)
+    with pytest.raises(OSError, match="full"):
+        table.change(puts([5], 2000), whole=True)

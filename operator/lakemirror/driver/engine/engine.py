@@ -326,11 +326,15 @@ class Engine:
     def _tried_to_read(self, raw: DataFrame, known: Sequence[_Table], judging: _Judging) -> BatchRead | None:
         if not known:
             return None
+        done: Mapping[int, Sequence[Done]] = {}
         try:
             tables = [_now(each, closer=self._closer[each.believed.name]) for each in known]
             found = job.run(raw, tables, [_place(each) for each in known], self._dividing(known))
+            done = found.done
             return self._sorted(found, known, tables, judging)
         except Exception as error:
+            for number, each in done.items():
+                discard(known[number].rows.files, each)
             if stops_pipeline(error, self._spark):
                 raise
             log.warning("a batch is applied by Spark, because its job failed: %s", cause_of(error))

@@ -24,7 +24,7 @@ from lakemirror.driver.columns.key_codes import key_codes
 from lakemirror.driver.engine.file_rows import FileRows
 from lakemirror.driver.engine.mirror_files import MirrorFiles, hidden_in, path_of
 from lakemirror.driver.engine.stored_rows import StoredRows
-from lakemirror.driver.writer import vectors
+from lakemirror.driver.writer import stores, vectors
 from lakemirror.driver.writer.actions import Add, Transaction
 from lakemirror.driver.writer.data_files import data_files
 from lakemirror.driver.writer.schema import arrow_schema
@@ -105,7 +105,7 @@ def together(changes: Sequence[TableChange]) -> TableChange:
 
 
 def discard(store: Files, changes: Iterable[TableChange]) -> None:
-    """Delete the files of changes that are known not to be in the log, and never to be."""
+    """Delete the files of changes that are known not to be in the log, and never to be (`stores.discard`)."""
     for each in changes:
         _delete(store, each.added)
 
@@ -275,5 +275,4 @@ def _tables(blocks: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.
 
 
 def _delete(store: Files, added: Collection[Add]) -> None:
-    for each in added:
-        store.delete(path_of(each))
+    stores.discard(store, map(path_of, added))
