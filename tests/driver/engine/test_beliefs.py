@@ -17,21 +17,22 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.checkpoint.possession import Possessor
 from lakemirror.driver.columns.payloads import Payloads
 from lakemirror.driver.columns.stored import rows_schema
-from lakemirror.driver.engine import buckets, engine
-from lakemirror.driver.engine.believed import _of_mirror, document
+from lakemirror.driver.engine import buckets, engine, job
+from lakemirror.driver.engine.believed import Learned, _facts, _of_mirror, document
 from lakemirror.driver.engine.blocks import Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Counted, Done
 from lakemirror.driver.engine.engine import Engine, _absent, _Table
 from lakemirror.driver.engine.job import JobResult
-from lakemirror.driver.engine.mirror_files import MirrorFiles
+from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.table_change import TableChange
 from lakemirror.driver.orders import NO_ORDERS
 from lakemirror.driver.plan.possession import Possession
 from lakemirror.driver.rules.envelopes.records import Record
-from lakemirror.driver.rules.kinds import TIMESTAMP
+from lakemirror.driver.rules.kinds import INT, TIMESTAMP
 from lakemirror.driver.rules.rows import Column
 from lakemirror.driver.rules.values import Outcome
 from lakemirror.driver.tables.mirror import CHECKPOINT_PROPERTY
+from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.tombstones import Summary
 from lakemirror.driver.writer.actions import Metadata
 from lakemirror.driver.writer.stores import LocalDisk
@@ -85,6 +86,30 @@ def test_a_mirror_that_another_checkpoint_has_taken_over_is_left_for_spark(tmp_p
 
     assert reason(ours) is None
     assert reason(theirs) == "another checkpoint has taken its mirror over"
+
+
+@pytest.mark.parametrize("fields", [("id", "v"), ("id",)])
+def test_a_table_whose_source_has_dropped_a_column_is_left_for_spark(fields: tuple[str, ...]) -> None:
+    """Its job would fail in each batch: the changes of its rows have no such column."""
+    members = [{"field": name, "type": "int32"} for name in fields]
+    image = {"field": "after", "type": "struct", "fields": members}
+    documents = {1: json.dumps({"type": "struct", "fields": [image]})}
+    names = {name: name for name in ("id", "v")}
+    plan: Any = SimpleNamespace(
+        reading=SimpleNamespace(names=names, key=["id"], placeholder="", columns=names),
+        seen=SimpleNamespace(groups=[(1, None)]),
+    )
+    table: Any = SimpleNamespace(
+        name=TableName("demo", "public", "items"),
+        spec=SimpleNamespace(order=SimpleNamespace(by="auto")),
+        settings=SimpleNamespace(columns=None),
+    )
+    learned = Learned(table, plan, cast(Any, None), documents)
+    if fields == ("id", "v"):
+        assert _facts(learned, dict.fromkeys(names, INT)).are_plain
+    else:
+        with pytest.raises(NotForEngine, match="lack columns"):
+            _facts(learned, dict.fromkeys(names, INT))
 
 
 def test_rows_that_updates_insert_are_counted_in_each_bucket_by_itself() -> None:
@@ -145,12 +170,13 @@ def test_an_error_after_the_job_leaves_no_files(tmp_path: Path, monkeypatch: pyt
     disk = OnDisk(tmp_path, FACTS, random.Random(1))
     report, done = disk._job([put(20)])
     table = believed_table(tmp_path / "believed", newest=None)
-    table.mirrored.spec = SimpleNamespace(ordering=Ordering())
+    cast(Any, table.mirrored).spec = SimpleNamespace(ordering=Ordering())
     table.rows.files = disk.rows.files
     applying = Engine(cast(Any, None), "lakemirror/test", Ordering())
     monkeypatch.setattr(applying, "_dividing", lambda known: Dividing([1], 1))
     monkeypatch.setattr(engine, "stops_pipeline", lambda *_: False)
-    monkeypatch.setattr(engine.job, "run", lambda *_: JobResult({"demo.public.items": report}, {0: done}))
+    assert report is not None
+    monkeypatch.setattr(job, "run", lambda *_: JobResult({"demo.public.items": report}, {0: done}))
 
     def fails(*_: Any) -> Any:
         raise KeyError("a mistake")

@@ -235,6 +235,8 @@ def _facts(learned: Learned, found: Mapping[str, Kind]) -> Facts:
     schema, key_schema = (_document(learned, each) for each in next(iter(learned.plan.seen.groups)))
     columns = _columns(reading, found, None if schema is None else fields_of_envelope(schema))
     of_key = _columns(reading, found, None if key_schema is None else fields_of_struct(key_schema))
+    if columns.keys() != found.keys():
+        raise NotForEngine("its records lack columns of its mirror")
     placeholder = Placeholder(reading.placeholder)
     left_out = frozenset[str]()
     if schema is not None:
