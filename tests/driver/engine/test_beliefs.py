@@ -21,10 +21,11 @@ from lakemirror.driver.engine import buckets, engine, job
 from lakemirror.driver.engine.believed import Learned, _facts, _of_mirror, document
 from lakemirror.driver.engine.blocks import Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Counted, Done
+from lakemirror.driver.engine.commits import Author, DeltaTable, Overtaken, changes_in
 from lakemirror.driver.engine.engine import Engine, _absent, _Table
 from lakemirror.driver.engine.job import JobResult
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
-from lakemirror.driver.engine.table_change import TableChange
+from lakemirror.driver.engine.table_change import TableChange, together
 from lakemirror.driver.orders import NO_ORDERS
 from lakemirror.driver.plan.possession import Possession
 from lakemirror.driver.rules.envelopes.records import Record
@@ -36,6 +37,7 @@ from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.tombstones import Summary
 from lakemirror.driver.writer.actions import Metadata
 from lakemirror.driver.writer.stores import LocalDisk
+from lakemirror.driver.writer.transaction import Change
 from tests.driver.columns.test_odd import FACTS, with_members
 from tests.driver.engine.test_stages import OnDisk, _raw, reports_in
 from tests.support.columnar import block_of
@@ -184,6 +186,39 @@ def test_an_error_after_the_job_leaves_no_files(tmp_path: Path, monkeypatch: pyt
     assert [*Path(disk.rows.folder).glob("*.parquet")]
     assert applying._tried_to_read(cast(Any, None), [table], fails) is None
     assert not [*Path(disk.rows.folder).glob("*.parquet")]
+
+
+def changed(disk: OnDisk, place: int) -> Change:
+    """What a batch that puts the one row does, without the marks of the batch."""
+    _, done = disk._job([put(place)])
+    return together(changes_in(done)).commit([])
+
+
+def test_rows_that_others_have_changed_are_told_from_those_of_batches(tmp_path: Path) -> None:
+    """The engine notices later changes by others itself; those from before it looked, Spark has to."""
+    disk = OnDisk(tmp_path, FACTS, random.Random(1))
+    _, done = disk._job([put(20)])
+    disk._commit(done)
+    assert not disk.rows.was_changed_by_others(0)
+    rearranged = replace(changed(disk, 30), rearranges=True)
+    disk.rows.commit(rearranged, Author("somebody", 0, {}), 3000)
+    assert not disk.rows.was_changed_by_others(0)
+    disk.rows.commit(changed(disk, 40), Author("somebody", 0, {}), 4000)
+    assert disk.rows.was_changed_by_others(0)
+    assert disk.rows.was_changed_by_others(2)
+    assert not disk.rows.was_changed_by_others(3)
+
+
+def test_an_error_does_not_show_what_somebody_else_has_committed(tmp_path: Path) -> None:
+    """Their entry has statistics, which are values of rows."""
+    disk = OnDisk(tmp_path, FACTS, random.Random(1))
+    first, second = changed(disk, 20), changed(disk, 20)
+    other = DeltaTable.on_disk(Path(disk.rows.folder))
+    other.refresh()
+    other.commit(first, Author("somebody", 0, {}), 3000)
+    with pytest.raises(Overtaken, match="version=1") as raised:
+        disk.rows.commit(second, Author("lakemirror/test", 0, {}), 3000)
+    assert "minValues" not in str(raised.value)
 
 
 def put(place: int, *, timed: bool = True) -> Record:

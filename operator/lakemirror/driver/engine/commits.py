@@ -20,11 +20,12 @@ from lakemirror.driver.engine.stored_ends import as_rows
 from lakemirror.driver.engine.table_change import TableChange, together
 from lakemirror.driver.raised import LakemirrorError
 from lakemirror.driver.rules.kinds import Kind
+from lakemirror.driver.tables.commits import parse
 from lakemirror.driver.writer import log_state
 from lakemirror.driver.writer.actions import CommitInfo, Transaction
 from lakemirror.driver.writer.attempt import complete, store
 from lakemirror.driver.writer.checkpointing import keep_short
-from lakemirror.driver.writer.entry import LOG, Committed, LogStore
+from lakemirror.driver.writer.entry import LOG, Committed, LogStore, name_of
 from lakemirror.driver.writer.log_state import State
 from lakemirror.driver.writer.stores import Files, LocalDisk, LocalLogStore
 from lakemirror.driver.writer.transaction import Change, prepare
@@ -82,6 +83,16 @@ class DeltaTable:
         if self._state is None:
             self._state = log_state.read(self.log)
         return self._state
+
+    def was_changed_by_others(self, after: int) -> bool:
+        """Return whether rows were changed after a version, up to the known one, by none of our commits."""
+        assert self._state is not None
+        for version in range(after + 1, self._state.known.version + 1):
+            content = self.log.read(name_of(version))
+            found = parse(version, "" if content is None else content.decode())
+            if found.changes and not found.ours:
+                return True
+        return False
 
     def commit(self, change: Change, author: Author, now: int, begun: int | None = None) -> int:
         """Commit a change to the state that is known, and return the version.

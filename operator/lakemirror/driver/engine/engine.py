@@ -262,6 +262,10 @@ class Engine:
         newest = f"{LOG}/{name_of(state.known.version)}"
         if rows.files.stamp(newest) != state.known.stamp:
             raise NotForEngine("tasks would not find its mirror, or would find another one")
+        if table.checked is not None and rows.was_changed_by_others(table.checked):
+            raise NotForEngine(
+                "others have changed its rows since that was looked for: Spark has to say what"
+            )
         learned = Learned(table, decision.plan, state.snapshot, documents)
         known = believed(learned, str(uuid.uuid4()))
         files = MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=table.soft), table.avoided)

@@ -113,6 +113,8 @@ class MirroredTable:
         self._found: Orders | None = None
         self._conditions: dict[str, tuple[dict[str, DataType], Condition]] = {}
         self._computed: dict[str, tuple[dict[str, DataType], Computed]] = {}
+        self.checked: int | None = None
+        """The version of the mirror up to which changes by others were looked for (`plan.places`)."""
         self.warned_of_order = False
         """Whether a warning about changes out of order was logged."""
         self.has_view = False

@@ -60,7 +60,7 @@ class Places:
             place = self._places.setdefault(target, _Place())
             newest = _version(table)
             if target not in self._written and {table.settings.source, str(table.name)} & self._anew:
-                place.checked = place.after = newest
+                table.checked = place.checked = place.after = newest
                 self._renewed.add(target)
                 return None
             found = _compared(table, place, newest)
@@ -70,7 +70,7 @@ class Places:
                 return left.lost(table.kept_as, table.location, table.settings.source, found.lost)
             if target not in self._renewed and table.lacks_tombstones():
                 return left.lost_tombstones(table.kept_as, table.location, table.settings.source)
-            place.checked = place.after = newest
+            table.checked = place.checked = place.after = newest
             place.noticed += found.drift
         for each in found.by_hand:
             self._warn(left.warning(table.kept_as, table.location, each))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from lakemirror.driver import faults
@@ -81,7 +81,7 @@ class Conflict:
     """Somebody else has made this version. ``content`` is their entry."""
 
     version: int
-    content: bytes
+    content: bytes = field(repr=False)  # it has values of rows, which must not be in a log
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,40 @@
+"""How mirrors were left, and up to which version it is known who has changed them. Without Spark."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from lakemirror.driver.plan.places import Places
+from lakemirror.driver.tables.commits import Commit
+
+
+def table(version: int, *commits: Commit) -> Any:
+    """A table with its mirror at a version, and the commits up to that."""
+
+    def between(after: int, until: int) -> list[Commit]:
+        return [each for each in commits if after < each.version <= until]
+
+    return SimpleNamespace(
+        location="/lake/items",
+        name="demo.public.items",
+        kept_as="demo.public.items",
+        settings=SimpleNamespace(source="*"),
+        mirror=SimpleNamespace(version=version, commits=between),
+        lacks_tombstones=lambda: False,
+        checked=None,
+    )
+
+
+def test_a_table_knows_up_to_where_changes_by_others_were_looked_for() -> None:
+    places = Places({"/lake/items": 3}, dict)
+    left = table(5, Commit(4, ours=True, changes=True), Commit(5, changes=True))
+    assert places.look(left) is None
+    assert left.checked == 5
+    assert len(places.written(left, 6)) == 1
+    restored = table(7, Commit(6, ours=True, changes=True), Commit(7, changes=True, replaces=True))
+    assert "was restored" in (places.look(restored) or "")
+    assert restored.checked is None
+    reloaded = Places({}, dict, ["demo.public.items"])
+    assert reloaded.look(restored) is None
+    assert restored.checked == 7
