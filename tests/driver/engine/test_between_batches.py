@@ -1,12 +1,14 @@
-"""What others do to mirrors between two batches of a run: the engine goes on, or leaves the table for Spark.
+"""What others do to mirrors between two batches of a run, and what a crash leaves there.
 
-Each case is a table of its own, so that one run has them all.
+The engine goes on, or leaves the table for Spark. Each case of what others do is a table of its own, so that
+one run has them all.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +16,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api.spark_settings import ENGINE
+from lakemirror.driver import faults
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.engine.engine import Engine
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.runtime.summary import RunSummary
-from tests.support.mirroring import Mirroring, at
+from tests.support.mirroring import Mirroring, at, audited
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
 
@@ -85,6 +88,16 @@ class Left(NamedTuple):
     applied: Mapping[str, int]
 
 
+@contextmanager
+def in_columns(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get(ENGINE, "") or ""
+    spark.conf.set(ENGINE, "columns")
+    try:
+        yield
+    finally:
+        spark.conf.set(ENGINE, before)
+
+
 @pytest.fixture(scope="module")
 def left(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
     """Left by a run in which all is done before the third batch."""
@@ -104,10 +117,8 @@ def left(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchApplier, "apply", after_others)
         patch.setattr(Engine, "_written", counted)
-        before = spark.conf.get(ENGINE, "")
-        spark.conf.set(ENGINE, "columns")
-        summary = mirroring.run(spark)
-        spark.conf.set(ENGINE, before or "")
+        with in_columns(spark):
+            summary = mirroring.run(spark)
     paths = {name: mirroring.path("demo", "public", name) for name in CASES}
     there = {name: at(spark, path).collect() for name, path in paths.items() if Path(path).exists()}
     return Left(summary, {name: sorted(map(tuple, rows)) for name, rows in there.items()}, applied)
@@ -121,3 +132,21 @@ def test_the_engine_goes_on_beside_others(name: str, left: Left) -> None:
     assert bool(case.held) == bool(error)
     assert left.rows.get(name, list(case.rows)) == list(case.rows)
     assert left.applied[name] >= 2
+
+
+def test_a_delete_whose_tombstone_a_crash_has_left_is_not_counted_as_repeated(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The row was created and deleted in the batch that failed, so that the mirror never had it."""
+    shop, of = Shop(), table("items", Column("v", "int32", optional=True))
+    first = shop.create(of, id=1, v=1)
+    second = shop.create(of, id=2, v=2) + shop.delete(of, id=2, v=2) + shop.delete(of, id=1, v=1)
+    mirroring = Mirroring(tmp_path).deliver([first, second])
+    faults.arm("after-tombstones", after=1)
+    with in_columns(spark):
+        with pytest.raises(faults.InjectedCrash):
+            mirroring.run(spark)
+        mirroring.run(spark)
+    found = audited(spark, mirroring, ["applied", "superseded", "duplicates"])
+    assert found == {"demo.public.items": {"applied": 3, "superseded": 1, "duplicates": 0}}
+    assert at(spark, mirroring.path("demo", "public", "items")).count() == 0

@@ -194,6 +194,8 @@ class Engine:
     def __init__(self, spark: SparkSession, app_id: str, ordering: Ordering) -> None:
         self._spark, self._app_id, self._ordering = spark, app_id, ordering
         self._tables: dict[TableName, _Table] = {}
+        self._batch: int | None = None
+        """The number of the batch that is applied."""
         self._closer: dict[TableName, bool] = defaultdict(bool)
         """Whether positions have to be looked at one by one, by table."""
         self._systems = FileSystems(spark)
@@ -282,7 +284,8 @@ class Engine:
 
         ``memory`` is what is remembered of the source's positions.
         """
-        self._stored, self._planned, self._decided_again = {}, set(), set()
+        self._batch, self._stored = batch.batch_id, {}
+        self._planned, self._decided_again = set(), set()
         self._systems.renew()
         if not self._tables or batch.files:
             return None
@@ -333,7 +336,8 @@ class Engine:
         done: Mapping[int, Sequence[Done]] = {}
         try:
             tables = [_now(each, closer=self._closer[each.believed.name]) for each in known]
-            found = job.run(raw, tables, [_place(each) for each in known], self._dividing(known))
+            places = [_place(each, self._batch) for each in known]
+            found = job.run(raw, tables, places, self._dividing(known))
             done = found.done
             return self._sorted(found, known, tables, judging)
         except Exception as error:
@@ -507,12 +511,12 @@ def _has_facts(table: _Table) -> bool:
     return summary.newest is not None or summary.floor is not None
 
 
-def _place(table: _Table) -> StoredMirror:
-    """Return what the tasks have to know of a mirror."""
+def _place(table: _Table, batch: int | None) -> StoredMirror:
+    """Return what the tasks of a batch have to know of a mirror."""
     ends = table.ends.state
     listed = TombstoneFiles()
     if ends is not None and table.mirrored.tombstone_summary.newest is not None:
-        listed = TombstoneFiles(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
+        listed = TombstoneFiles(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()), batch)
     tolerance = table.mirrored.spec.ordering.tolerance_ms * 1000
     return StoredMirror(table.system, table.rows.folder, table.files, listed, tolerance)
 

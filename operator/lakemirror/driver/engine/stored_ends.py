@@ -50,16 +50,24 @@ TOMBSTONES: Final = "_tombstones"
 
 @dataclass(frozen=True)
 class TombstoneFiles:
-    """The table of the tombstones of a mirror: the files that it has. There are none without one."""
+    """The table of the tombstones of a mirror: the files that it has. There are none without one.
+
+    ``batch`` is the number of the batch that is applied. Its own tombstones are there if it failed after they
+    were written.
+    """
 
     layout: Layout | None = None
     files: tuple[Add, ...] = ()
+    batch: int | None = None
 
 
 def stored_ends(
     store: Files, ends: TombstoneFiles, changes: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return the newest tombstone of each key of some changes (`columns.stored`)."""
+    """Return the newest tombstone of each key of some changes (`columns.stored`).
+
+    Raises ValueError if some are of the batch itself: they would count its deletes as repeated.
+    """
     keys = dict(_keys_by_text(changes, kinds, key))
     texts = pa.array(list(keys), pa.string())
     parts = []
@@ -72,7 +80,10 @@ def stored_ends(
                 parts.append(rows.filter(pa.array(mine)))
     if not parts:
         return pa.RecordBatch.from_pylist([], tombstones_schema(kinds, key))
-    return _newest(pa.concat_batches(parts), keys, kinds, key)
+    found = pa.concat_batches(parts)
+    if ends.batch is not None and mask_of(pc.equal(found.column("batch"), ends.batch).fill_null(False)).any():
+        raise ValueError("the batch has written its tombstones before")
+    return _newest(found, keys, kinds, key)
 
 
 def any_moved(
@@ -96,7 +107,7 @@ def any_moved(
 
 
 ORIGIN_NAMES: Final = ("topic", "partition", "offset")
-_OF_DELETES: Final = ("kind", "key", "seq", "event_time", *ORIGIN_NAMES)
+_OF_DELETES: Final = ("kind", "key", "seq", "event_time", *ORIGIN_NAMES, "batch")
 
 
 def _rows_of(
