@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 from lakemirror.driver.plan.places import Places
-from lakemirror.driver.tables.commits import Commit
+from lakemirror.driver.tables.commits import Commit, parse
 
 
 def table(version: int, *commits: Commit) -> Any:
@@ -38,3 +39,10 @@ def test_a_table_knows_up_to_where_changes_by_others_were_looked_for() -> None:
     reloaded = Places({}, dict, ["demo.public.items"])
     assert reloaded.look(restored) is None
     assert restored.checked == 7
+
+
+def test_a_commit_changes_data_whatever_characters_its_statistics_have() -> None:
+    """Spark's JSON has them as they are, and Python takes them for the ends of lines."""
+    stats = json.dumps({"minValues": {"name": "a\u2028b\x85"}}, ensure_ascii=False)
+    added = json.dumps({"add": {"path": "p", "dataChange": True, "stats": stats}}, ensure_ascii=False)
+    assert parse(1, f'{{"commitInfo":{{"operation":"DELETE"}}}}\n{added}\n').changes

@@ -328,6 +328,16 @@ def test_a_checkpoint_that_is_due_is_written(tmp_path: Path, caplog: pytest.LogC
     assert asked == ["Delta's"]
 
 
+@pytest.mark.parametrize("interval", ["0", "often"])
+def test_an_interval_that_is_none_fails_no_commit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, interval: str
+) -> None:
+    table = Written.of(tmp_path / "t", PLAIN)
+    commit(table, with_properties(table.snapshot, checkpointInterval=interval))
+    keep_short(log_of(table), state_of(table), NOW, lambda: None)
+    assert "no checkpoint of version 1" in caplog.text
+
+
 @pytest.mark.thorough
 @settings(ONCE, max_examples=1_000)
 @given(histories(), st.data())

@@ -53,7 +53,8 @@ class Commit:
 
 def parse(version: int, text: str) -> Commit:
     """Return what the log file of a version says. Lines that cannot be read say nothing."""
-    actions = [each for line in text.splitlines() if isinstance(each := _json(line), dict)]
+    # Not splitlines: statistics have texts, and JSON does not escape what else may end a line.
+    actions = [each for line in text.split("\n") if isinstance(each := _json(line), dict)]
     infos = [each["commitInfo"] for each in actions if isinstance(each.get("commitInfo"), dict)]
     info: dict[str, Any] = infos[0] if infos else {}
     operation = str(info.get("operation") or Commit.operation)

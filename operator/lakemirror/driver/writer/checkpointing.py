@@ -97,9 +97,9 @@ def keep_short(log: LogStore, state: State, now: int, by_delta: Callable[[], obj
     ``by_delta`` makes Delta do it, where that is needed (`java_store.checkpoint_by_delta`). The table can do
     without the checkpoint, so that an error is only logged.
     """
-    if not is_due(state.snapshot):
-        return
     try:
+        if not is_due(state.snapshot):
+            return
         reason = checkpoint(log, state, now)
         if reason is not None:
             _log.debug("Delta writes a checkpoint of version %s: %s", state.snapshot.version, reason)
