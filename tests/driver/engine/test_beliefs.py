@@ -11,12 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.checkpoint.possession import Possessor
+from lakemirror.driver.columns.changes import schema_of
 from lakemirror.driver.columns.payloads import Payloads
-from lakemirror.driver.columns.stored import rows_schema
+from lakemirror.driver.columns.stored import rows_schema, tombstones_schema
 from lakemirror.driver.engine import buckets, engine, job
 from lakemirror.driver.engine.believed import Learned, _facts, _of_mirror, document
 from lakemirror.driver.engine.blocks import Dividing, Report, divided
@@ -121,6 +123,29 @@ def test_rows_that_updates_insert_are_counted_in_each_bucket_by_itself() -> None
     beside = Done(TableChange(1, inserted=1, updated=1), counted=Counted(changed, keys=2, unborn=1))
     absent = Done(TableChange(1, inserted=2), counted=Counted(changed, keys=2, unborn=1))
     assert list(map(_absent, (created, beside, absent))) == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("soft", "rows"), [("gone", 1), (None, 0)])
+def test_a_softly_deleted_row_that_is_new_is_none_that_an_update_inserts(
+    tmp_path: Path, soft: str | None, rows: int
+) -> None:
+    """The row 1 is deleted, whatever it was, and the row 2 is updated, which is there."""
+    disk = OnDisk(tmp_path, FACTS, random.Random(1))
+    table = replace(disk.believed, mirrored=replace(disk.believed.mirrored, key=["id"], soft=soft))
+    origin = {"__topic": "t", "__partition": 0, "__event_time": 0}
+    changes = pa.RecordBatch.from_pylist(
+        [
+            {**origin, "id": number, "__seq": bytes([number]) * 26, "__op": op, "__offset": number}
+            for number, op in ((1, "d"), (2, "u"))
+        ],
+        schema_of(disk.kinds),
+    )
+    ends = pa.RecordBatch.from_pylist([], tombstones_schema(disk.kinds, ["id"]))
+    about: Any = changes, [Outcome.APPLIED] * 2, None, ends, table, None
+    counted = buckets._counted(*about, rows)
+    assert _absent(Done(TableChange(1, inserted=rows, updated=1), counted=counted)) == 0
+    counted = buckets._counted(*about, rows + 1)
+    assert _absent(Done(TableChange(1, inserted=rows + 1), counted=counted)) == 1
 
 
 @pytest.mark.parametrize("reported", [False, True])

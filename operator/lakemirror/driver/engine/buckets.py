@@ -74,8 +74,8 @@ class StoredMirror:
 class Counted:
     """The numbers of records with each outcome, and of keys and rows (`reduce.table.StateCounts`).
 
-    ``keys`` are those whose newest change is not forbidden, ``deletes`` those of them that are deleted, and
-    ``unborn`` those that are updated and that no change of the batch created.
+    ``keys`` are those whose newest change is not forbidden, ``deletes`` those of them that get no row (none
+    if deletes are soft), and ``unborn`` those that are updated and that no change of the batch created.
     """
 
     outcomes: Mapping[Outcome, int]
@@ -228,7 +228,7 @@ def _counted(
 def _of_keys(
     changes: pa.RecordBatch, ops: pa.Array, ends: pa.RecordBatch, table: Believed
 ) -> tuple[int, int, int]:
-    """Return how many keys may write a row, how many are deleted, and how many are updated, not created."""
+    """Return how many keys may change a row, how many get none, and how many are updated, not created."""
     key = table.mirrored.key
     (codes,), _ = key_codes([[changes.column(name) for name in key]])
     order = Sequences.of(changes).order(codes)
@@ -242,7 +242,8 @@ def _of_keys(
     forbidden = _forbidden(changes, newest, ends, table)
     deletes = is_delete[newest]
     unborn = is_update[newest] & ~creates[oldest] & ~forbidden
-    return int((~forbidden | deletes).sum()), int(deletes.sum()), int(unborn.sum())
+    gone = 0 if table.mirrored.soft else int(deletes.sum())
+    return int((~forbidden | deletes).sum()), gone, int(unborn.sum())
 
 
 def _forbidden(changes: pa.RecordBatch, newest: Indices, ends: pa.RecordBatch, table: Believed) -> Any:
