@@ -18,7 +18,7 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.checkpoint.possession import Possessor
 from lakemirror.driver.columns.changes import schema_of
 from lakemirror.driver.columns.payloads import Payloads
-from lakemirror.driver.columns.stored import rows_schema, tombstones_schema
+from lakemirror.driver.columns.stored import as_tombstones, rows_schema, tombstones_schema
 from lakemirror.driver.engine import buckets, engine, job
 from lakemirror.driver.engine.believed import Learned, _facts, _of_mirror, document
 from lakemirror.driver.engine.blocks import Dividing, Report, divided
@@ -30,6 +30,7 @@ from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.table_change import TableChange, together
 from lakemirror.driver.orders import NO_ORDERS
 from lakemirror.driver.plan.possession import Possession
+from lakemirror.driver.rules.batch import Mirror
 from lakemirror.driver.rules.envelopes.records import Record
 from lakemirror.driver.rules.kinds import INT, TIMESTAMP
 from lakemirror.driver.rules.rows import Column
@@ -246,15 +247,32 @@ def test_an_error_does_not_show_what_somebody_else_has_committed(tmp_path: Path)
     assert "minValues" not in str(raised.value)
 
 
-def put(place: int, *, timed: bool = True) -> Record:
-    """An update of the one row, at a place of the log."""
+def test_a_row_of_a_snapshot_does_not_come_back_after_a_delete_from_further_below(tmp_path: Path) -> None:
+    """The row was read before, which the offsets tell, although its position is above all tombstones."""
+    disk = OnDisk(tmp_path, FACTS, random.Random(1))
+    _, [done] = disk._job([put(900, op="d", offset=50)])
+    assert done.tombstones is not None
+    [gone] = as_tombstones(done.tombstones, disk.kinds, disk.key).items()
+    disk.mirror = Mirror({}, dict([gone]))
+    disk._commit([done])
+    _, [done] = disk._job([put(1000, op="r", offset=10)])
+    assert done.counted.outcomes == {Outcome.STALE: 1}
+    _, [done] = disk._job([put(1000, op="r", offset=60)])
+    assert done.counted.outcomes == {Outcome.APPLIED: 1}
+
+
+def put(place: int, *, op: str = "u", offset: int | None = None, timed: bool = True) -> Record:
+    """A change of the one row, at a place of the log and at an offset, which is the same unless given."""
     record = with_members({"v": place}, {})
     value = json.loads(record.value or b"")
-    value["op"] = "u"
-    value["source"] |= {"lsn": place, "sequence": f'["{place}","{place}"]'}
+    value["op"] = op
+    value["after"] = None if op == "d" else value["after"]
+    before = "null" if op == "r" else f'"{place}"'
+    value["source"] |= {"lsn": place, "sequence": f'[{before},"{place}"]'}
+    offset = place if offset is None else offset
     for name in () if timed else ("ts_ms", "ts_us", "ts_ns"):
         del value["source"][name], value[name]
-    return record._replace(value=json.dumps(value).encode(), origin=record.origin._replace(offset=place))
+    return record._replace(value=json.dumps(value).encode(), origin=record.origin._replace(offset=offset))
 
 
 def first_stage(record: Record, table: Any) -> Report:

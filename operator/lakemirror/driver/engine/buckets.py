@@ -192,10 +192,14 @@ def _stood(changes: pa.RecordBatch, events: Sequence[Event], table: Believed) ->
 
 
 def _ends(changes: pa.RecordBatch, table: Believed, place: StoredMirror) -> pa.RecordBatch:
-    """Return the newest tombstones of the keys of changes that are not newer than all tombstones."""
+    """Return the newest tombstones of the keys of changes that are not newer than all tombstones.
+
+    A row of a snapshot never is: it may have been read before a delete whose position is lower.
+    """
     mirrored = table.mirrored
     if table.newest is not None:
-        old = np.flatnonzero(Sequences.of(changes).values <= np.bytes_(table.newest))
+        places = Sequences.of(changes)
+        old = np.flatnonzero((places.values <= np.bytes_(table.newest)) | places.is_snapshot)
         if len(old):
             some = changes.take(pa.array(old))
             return stored_ends(place.store_of_ends, place.ends, some, mirrored.kinds, mirrored.key)
