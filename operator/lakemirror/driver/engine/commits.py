@@ -56,7 +56,7 @@ def _not_needed() -> None:
 class DeltaTable:
     """A Delta table, as its log says.
 
-    ``files`` may be set anew, because those of an object store need credentials, which change.
+    ``files`` may be set anew, because those of an object store need keys, which change.
     """
 
     def __init__(

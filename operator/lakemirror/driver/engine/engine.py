@@ -62,7 +62,6 @@ from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.tombstones import raised
 from lakemirror.driver.write.outcome import warn_of_order
 from lakemirror.driver.writer.data_files import Layout
-from lakemirror.driver.writer.entry import LOG, name_of
 from lakemirror.driver.writer.log_files import Damaged
 from lakemirror.driver.writer.log_state import NotPlain
 from lakemirror.driver.writer.stores import Files, FileSystem
@@ -100,12 +99,6 @@ class _Table:
                 self.known, version=state.snapshot.version, files=tuple(state.snapshot.files.values())
             )
         return self.known
-
-    def use(self, system: FileSystem) -> None:
-        """Read and write files with what holds for a new batch."""
-        self.system = system
-        for table in (self.rows, self.ends):
-            table.files = system.files(table.folder)
 
 
 @dataclass(frozen=True)
@@ -261,9 +254,7 @@ class Engine:
         state = rows.refresh()
         if state is None:
             raise NotForEngine("it has no mirror")
-        newest = f"{LOG}/{name_of(state.known.version)}"
-        if rows.files.stamp(newest) != state.known.stamp:
-            raise NotForEngine("tasks would not find its mirror, or would find another one")
+        self._systems.require_same(rows)
         if table.checked is not None and rows.was_changed_by_others(table.checked):
             raise NotForEngine(
                 "others have changed its rows since that was looked for: Spark has to say what"
@@ -383,7 +374,7 @@ class Engine:
         """Return whether a table is as it was left; otherwise nothing must be believed of it any more."""
         before = table.rows.state
         try:
-            table.use(self._systems.of(table.rows.folder))
+            self._use(table)
             state = table.rows.refresh()
             if _has_facts(table):
                 table.ends.refresh()
@@ -394,6 +385,12 @@ class Engine:
             state = None
         is_same = state is not None and before is not None and state.known == before.known
         return is_same and not _lacks_ends(table)
+
+    def _use(self, table: _Table) -> None:
+        """Read and write the files of a table with what holds by now."""
+        table.system = self._systems.of(table.rows.folder)
+        for each in (table.rows, table.ends):
+            self._systems.renew_table(each)
 
     def _dividing(self, tables: Sequence[_Table]) -> Dividing:
         parallel = self._spark.sparkContext.defaultParallelism
@@ -424,7 +421,7 @@ class Engine:
         """Commit what was read of a table. Returns None if that fails, whatever it may have done."""
         try:
             table = self._tables[plain.name]
-            table.use(self._systems.of(table.rows.folder))
+            self._use(table)
             return self._written(table, plain, batch)
         except Exception as error:
             if stops_pipeline(error, self._spark):

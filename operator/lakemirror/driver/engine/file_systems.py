@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.engine.commits import DeltaTable
 from lakemirror.driver.engine.mirror_files import NotForEngine
-from lakemirror.driver.writer.entry import LOG, LogStore
+from lakemirror.driver.writer.entry import LOG, LogStore, name_of
 from lakemirror.driver.writer.java_s3 import Client
-from lakemirror.driver.writer.java_store import DeltaLogStore, checkpoint_by_delta
+from lakemirror.driver.writer.java_store import S3LogStore, checkpoint_by_delta
 from lakemirror.driver.writer.s3_access import S3, SCHEME, NotTranslated
-from lakemirror.driver.writer.stores import FileSystem, LocalDisk, LocalLogStore
+from lakemirror.driver.writer.stores import Files, FileSystem, LocalDisk, LocalLogStore
 
 _LOCAL: Final = "/"
 
@@ -47,10 +47,26 @@ class FileSystems:
 
     def table(self, path: str) -> DeltaTable:
         """Return the table at a path. Raises as `of` does."""
-        is_local = path.startswith(_LOCAL)
-        log: LogStore = LocalLogStore(Path(path) / LOG) if is_local else DeltaLogStore(self._spark, path)
+        files = self.of(path).files(path)
         by_delta = partial(checkpoint_by_delta, self._spark, path)
-        return DeltaTable(path, self.of(path).files(path), log, by_delta)
+        return DeltaTable(path, files, self._log(path, files), by_delta)
+
+    def renew_table(self, table: DeltaTable) -> None:
+        """Have a table reached with what holds for this batch. Raises as `of` does."""
+        table.files = self.of(table.folder).files(table.folder)
+        if isinstance(table.log, S3LogStore):
+            table.log.files = table.files
+
+    def require_same(self, table: DeltaTable) -> None:
+        """Raise NotForEngine if Hadoop's client does not find the newest entry of a table where we do."""
+        assert table.state is not None
+        newest = name_of(table.state.known.version)
+        if isinstance(table.log, S3LogStore) and not table.log.is_hadoops(newest):
+            raise NotForEngine("tasks would not find its mirror, or would find another one")
+
+    def _log(self, path: str, files: Files) -> LogStore:
+        is_local = path.startswith(_LOCAL)
+        return LocalLogStore(Path(path) / LOG) if is_local else S3LogStore(self._spark, path, files)
 
     def _bucket(self, path: str) -> S3:
         name = path.removeprefix(SCHEME).partition("/")[0]

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.java import java_class
 from lakemirror.driver.writer.entry import LOG, Listed, Stamp, bare, prefix_of
+from lakemirror.driver.writer.stores import Files
 
 _EXISTS: Final = "java.nio.file.FileAlreadyExistsException"
 _MISSING: Final = "java.io.FileNotFoundException"
@@ -108,6 +109,30 @@ class DeltaLogStore:
     def _path(self, name: str) -> Any:
         place = f"{self._log}/{name}" if name else self._log
         return java_class(self._spark, "org.apache.hadoop.fs.Path")(place)
+
+
+class S3LogStore(DeltaLogStore):
+    """The log of a table on S3. Files of it are looked at and read without Hadoop, by half of the requests.
+
+    ``files`` are those of the table. They may be set anew.
+    """
+
+    def __init__(self, spark: SparkSession, table: str, files: Files) -> None:
+        super().__init__(spark, table)
+        self.files = files
+
+    def stamp(self, name: str) -> Stamp | None:
+        return self.files.stamp(f"{LOG}/{name}")
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return self.files.read_now(f"{LOG}/{name}")
+        except FileNotFoundError:
+            return None
+
+    def is_hadoops(self, name: str) -> bool:
+        """Return whether Hadoop's client finds the same file."""
+        return super().stamp(name) == self.stamp(name)
 
 
 def checkpoint_by_delta(spark: SparkSession, table: str) -> None:

@@ -72,10 +72,14 @@ class S3Files:
     def read(self, path: str) -> bytes:
         found = _CONTENTS.get(self._known_as(path))
         if found is None:
-            with _errors_of_files():
-                found = _buffer(obstore.get(self._store, self._at(path)).bytes())
+            found = pa.py_buffer(self.read_now(path))
             _keep(self._known_as(path), found)
         return bytes(found)
+
+    def read_now(self, path: str) -> bytes:
+        """Return the content of a file as it is by now. Raises FileNotFoundError."""
+        with _errors_of_files():
+            return bytes(obstore.get(self._store, self._at(path)).bytes())
 
     @contextmanager
     def open(self, path: str, size: int) -> Iterator[Opened]:

@@ -77,8 +77,8 @@ class Opened(Protocol):
 class Files(Protocol):
     """The files of one table. Paths are relative to its folder, and not encoded.
 
-    A path has the same content for ever. ``threads`` files are read at a time, which saves time where each
-    request takes some.
+    The path of a data file has the same content for ever. ``threads`` files are read at a time, which saves
+    time where each request takes some.
     """
 
     @property
@@ -94,7 +94,10 @@ class Files(Protocol):
         """Store a file durably. Nothing reads it before a log entry names it."""
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file. Raises FileNotFoundError."""
+        """Return the content of a file that has the same for ever. Raises FileNotFoundError."""
+
+    def read_now(self, path: str) -> bytes:
+        """Return the content that a file has by now. Raises FileNotFoundError."""
 
     def open(self, path: str, size: int) -> AbstractContextManager[Opened]:
         """Open a file of a size in bytes, to read parts of it. Raises FileNotFoundError, or a read does."""
@@ -167,6 +170,9 @@ class LocalFiles:
 
     def read(self, path: str) -> bytes:
         return (self._table / path).read_bytes()
+
+    def read_now(self, path: str) -> bytes:
+        return self.read(path)
 
     @contextmanager
     def open(self, path: str, size: int) -> Iterator[Opened]:
