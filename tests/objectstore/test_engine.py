@@ -17,7 +17,8 @@ from unittest import mock
 
 import pytest
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
 
 from lakemirror.api.spark_settings import ENGINE
 from lakemirror.driver import faults
@@ -230,7 +231,7 @@ def test_keys_are_in_no_plan_and_in_no_log(
     def run_described(raw: Any, tables: Any, places: Any, dividing: Any) -> job.JobResult:
         texts.extend(map(repr, (tables, places, dividing, job._Second(tables, places, dividing))))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pyspark.sql.classic.dataframe.DataFrame.collect", collect_described)
+            patch.setattr(DataFrame, "collect", collect_described)
             return run(raw, tables, places, dividing)
 
     monkeypatch.setattr(job, "run", run_described)
