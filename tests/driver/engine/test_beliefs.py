@@ -28,6 +28,7 @@ from lakemirror.driver.engine.engine import Engine, _absent, _Table
 from lakemirror.driver.engine.job import JobResult
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.table_change import TableChange, together
+from lakemirror.driver.engine.verdicts import Reason, Verdict
 from lakemirror.driver.orders import NO_ORDERS
 from lakemirror.driver.plan.possession import Possession
 from lakemirror.driver.rules.batch import Mirror
@@ -245,6 +246,39 @@ def test_an_error_does_not_show_what_somebody_else_has_committed(tmp_path: Path)
     with pytest.raises(Overtaken, match="version=1") as raised:
         disk.rows.commit(second, Author("lakemirror/test", 0, {}), 3000)
     assert "minValues" not in str(raised.value)
+
+
+def test_a_table_that_could_not_be_applied_is_planned_for_spark_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be planned twice in each batch, the second time without other tables beside it."""
+    known = believed_table(tmp_path, newest=None)
+    about: Any = SimpleNamespace(name=known.believed.name, mirror=SimpleNamespace(path=known.rows.folder))
+    nothing: Any = SimpleNamespace(truncates=0, moves=0, rekeyed=False)
+    plan: Any = SimpleNamespace(seen=nothing)
+    decision: Any = SimpleNamespace(name=known.believed.name, plan=plan, bad=0, refused=0)
+    applying = Engine(cast(Any, None), "lakemirror/test", Ordering())
+    monkeypatch.setattr(engine, "reason_of_batch", lambda *_: None)
+    found: list[Any] = [NotForEngine("it is partitioned"), known]
+
+    def learned(*_: Any) -> _Table:
+        [first] = found[:1]
+        if isinstance(first, Exception):
+            raise first
+        return known
+
+    monkeypatch.setattr(applying, "_learned", learned)
+    assert applying.can_apply(about, plan, 1)
+    assert applying._learn_one(decision, about, {}) is None
+    assert not applying.can_apply(about, plan, 1)
+    del found[0]
+    assert applying._learn_one(decision, about, {}) is known
+    assert applying.can_apply(about, plan, 1)
+    failed = JobResult({"demo.public.items": first_stage(put(20), known.believed)}, {0: [Done(error="no")]})
+    monkeypatch.setattr(applying, "_closer", {known.believed.name: False})
+    left = Verdict({known.believed.name: Reason("a task failed")})
+    applying._sorted(failed, [known], [known.believed], lambda _: left)
+    assert not applying.can_apply(about, plan, 1)
 
 
 def test_a_row_of_a_snapshot_does_not_come_back_after_a_delete_from_further_below(tmp_path: Path) -> None:

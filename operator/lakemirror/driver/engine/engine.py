@@ -196,6 +196,8 @@ class Engine:
         """The files stored for this batch, by the folder of their table, until a commit names them."""
         self._planned: set[TableName] = set()
         """The tables of this batch of which it has learned before it applied their changes."""
+        self._unfit: set[TableName] = set()
+        """The tables that it could not apply the last time: Spark does, and then it may learn of them."""
         self._decided_again: set[TableName] = set()
         """The tables of this batch of which other things were done than what was decided first."""
 
@@ -233,6 +235,7 @@ class Engine:
         """Return what is learned of a table from a decision, or None if nothing is believed of it."""
         name = decision.name
         self._tables.pop(name, None)
+        self._unfit.discard(name)
         if decision.plan is None or table is None or decision.bad or decision.refused:
             return None
         try:
@@ -241,6 +244,8 @@ class Engine:
             log.debug("table %s is not applied in columns: %s", name, reason)
         except Exception:  # nothing has to be believed
             log.warning("nothing could be learned of table %s", name, exc_info=True)
+        if name not in self._tables:
+            self._unfit.add(name)
         return self._tables.get(name)
 
     def _learned(self, decision: Decision, table: MirroredTable, documents: Mapping[int, str]) -> _Table:
@@ -293,6 +298,8 @@ class Engine:
         """
         seen = plan.seen
         if records > _MOST_PLANNED or seen.truncates or seen.moves or seen.rekeyed:
+            return False
+        if table.name in self._unfit:
             return False
         reason = reason_of_batch(table, plan) or reason_against_place(_folder(table))
         if reason is not None:
@@ -356,6 +363,7 @@ class Engine:
             if reason is not None:
                 self._closer[table.name] |= reason.falls_back
                 log.debug("the changes of table %s are applied by Spark: %s", table.name, reason.text)
+                self._unfit |= {table.name} if any(bucket.error for bucket in done) else set()
                 discard(each.rows.files, done)
                 continue
             topics.add(table.topic)
