@@ -19,7 +19,7 @@ from lakemirror.driver.checkpoint.possession import Possessor
 from lakemirror.driver.columns.changes import schema_of
 from lakemirror.driver.columns.payloads import Payloads
 from lakemirror.driver.columns.stored import as_tombstones, rows_schema, tombstones_schema
-from lakemirror.driver.engine import buckets, engine, job
+from lakemirror.driver.engine import blocks, buckets, engine, job
 from lakemirror.driver.engine.believed import Learned, _facts, _of_mirror, document
 from lakemirror.driver.engine.blocks import Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Counted, Done
@@ -279,6 +279,19 @@ def test_a_table_that_could_not_be_applied_is_planned_for_spark_the_next_time(
     left = Verdict({known.believed.name: Reason("a task failed")})
     applying._sorted(failed, [known], [known.believed], lambda _: left)
     assert not applying.can_apply(about, plan, 1)
+
+
+def test_a_process_keeps_one_decoder_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[Any, Any] = {}
+    monkeypatch.setattr(blocks, "_DECODERS", kept)
+    known = OnDisk(tmp_path, FACTS, random.Random(1)).believed
+    for identity in ("first", "second", "second"):
+        first_stage(put(20), replace(known, identity=identity))
+    assert len(kept) == 1
+    more = replace(FACTS, columns={**FACTS.columns, "at": Column("at", TIMESTAMP)})
+    mirrored = replace(known.mirrored, kinds={**known.kinds, "at": TIMESTAMP})
+    altered = replace(known, identity="third", facts=more, mirrored=mirrored)
+    assert first_stage(with_members({"at": "2026-01-02T03:04:05Z"}, {}), altered).odd is None
 
 
 def test_a_row_of_a_snapshot_does_not_come_back_after_a_delete_from_further_below(tmp_path: Path) -> None:

@@ -53,8 +53,11 @@ CHANGES, ODD, REPORT = "changes", "odd", "report"
 MOST_HELD: Final = 1 << 28
 """How many bytes of raw records a task reads and holds as changes; Spark applies batches that have more."""
 _MOST_DECODERS: Final = 2_000
-_DECODERS: dict[tuple[str, str], Decoder] = {}
-"""Decoders by the identity of what is believed and by the connector, kept between batches."""
+_DECODERS: dict[tuple[str, str], tuple[str, Decoder]] = {}
+"""Decoders by topic and connector, with the identity of what is believed, kept between batches.
+
+They are large, and tables may be learned anew in each batch: there is one for each.
+"""
 
 
 class Parcel(NamedTuple):
@@ -366,12 +369,14 @@ def _decoder(table: Believed, values: pa.Array) -> Decoder | None:
     connector = None if body.source is None else body.source.connector
     if connector not in CONNECTORS:
         return None
-    key = table.identity, str(connector)
-    if key not in _DECODERS:
+    key = table.topic, str(connector)
+    identity, decoder = _DECODERS.get(key, ("", None))
+    if decoder is None or identity != table.identity:
         if len(_DECODERS) >= _MOST_DECODERS:
             _DECODERS.clear()
-        _DECODERS[key] = Decoder(replace(table.facts, connector=connector))
-    return _DECODERS[key]
+        decoder = Decoder(replace(table.facts, connector=connector))
+        _DECODERS[key] = table.identity, decoder
+    return decoder
 
 
 def _buckets(changes: pa.RecordBatch, table: Believed, number: int) -> Iterator[tuple[int, pa.RecordBatch]]:
