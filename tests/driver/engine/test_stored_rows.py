@@ -27,7 +27,8 @@ from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.stored_rows import look_up
 from lakemirror.driver.rules import kinds
 from lakemirror.driver.writer.actions import Add
-from lakemirror.driver.writer.schema import Column, Group
+from lakemirror.driver.writer.data_files import Layout, encoded
+from lakemirror.driver.writer.schema import Column, Group, arrow_schema
 from lakemirror.driver.writer.snapshot import Snapshot
 from lakemirror.driver.writer.stores import LocalFiles, Opened
 from tests.driver.engine.mirrors import KEYS, Change, Form, OnDisk, metadata_of, protocol_of
@@ -407,6 +408,18 @@ def test_mirrors_that_are_not_for_the_engine() -> None:
     assert "number of rows" in refused(with_file(Add("a.parquet", {}, 1, 1)))
     assert "not in its folder" in refused(with_file(Add("s3://b/a.parquet", {}, 1, 1, stats)))
     assert "not in its folder" in refused(with_file(Add("/a.parquet", {}, 1, 1, stats)))
+
+
+def test_a_key_with_the_path_of_a_member_of_a_struct_is_found(tmp_path: Path) -> None:
+    columns = (Column("a.b", kinds.INT), Column("a", Group((Column("b", kinds.INT),))))
+    schema = arrow_schema(columns)
+    rows = pa.Table.from_pylist([{"a.b": 1, "a": {"b": 100}}, {"a.b": 2, "a": {"b": 200}}], schema)
+    content = bytes(encoded(rows, columns))
+    (tmp_path / "part").write_bytes(content)
+    add = Add("part", {}, len(content), 0, '{"numRecords": 2}')
+    mirror = MirrorFiles(0, schema, Layout(columns), (add,), may_hide=True)
+    found = look_up(LocalFiles(tmp_path), mirror, {"a.b": pa.array([2], pa.int32())})
+    assert found.take(pa.array([0])).to_pylist() == [{"a.b": 2, "a": {"b": 200}}]
 
 
 def test_a_mirror_travels_to_a_task(tmp_path: Path) -> None:

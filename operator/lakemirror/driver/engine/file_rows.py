@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,11 +62,16 @@ class FileRows:
 
     @cached_property
     def leaves(self) -> Mapping[str, int]:
-        """The numbers of the columns in the footer, by their paths."""
+        """The numbers of the columns in the footer, by their paths.
+
+        A path that two have is left out: the one of the column `a.b` is also that of a member of `a`.
+        """
         if not self.footer.num_row_groups:
             return {}
         group = self.footer.row_group(0)
-        return {group.column(i).path_in_schema: i for i in range(group.num_columns)}
+        paths = [group.column(i).path_in_schema for i in range(group.num_columns)]
+        numbers = Counter(paths)
+        return {path: i for i, path in enumerate(paths) if numbers[path] == 1}
 
     def chunk(self, group: int, leaf: str) -> pq.ColumnChunkMetaData | None:
         """Return what the footer says about a leaf, by its physical path, in a row group."""
