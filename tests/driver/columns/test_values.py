@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -270,6 +271,13 @@ def test_what_is_skipped_is_utf_8() -> None:
     assert made.value is not None
     value = made.value.replace(b'"before":null', b'"before":{"a":"\xff"}')
     assert agree([made._replace(value=value), made], facts_of(Column("v", STRING))) == [False, True]
+
+
+@pytest.mark.parametrize("name", ["__topic", "__partition", "__offset", "__log"])
+def test_a_column_with_the_name_of_one_that_changes_have_is_for_the_rules(name: str) -> None:
+    facts = replace(facts_of(Column("v", INT)), columns={"id": Column("id", INT), name: Column("v", INT)})
+    assert not facts.are_plain
+    assert decoded([record("1")], facts).odd.tolist() == [0]
 
 
 @pytest.mark.parametrize("name", ['a "b"', "a\\b", "a\tb"])

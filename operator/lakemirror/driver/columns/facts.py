@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from lakemirror.driver.columns.changes import METADATA
 from lakemirror.driver.columns.kinds import has_arrow_type
 from lakemirror.driver.rules.envelopes.records import Document, Settings, TableName
 from lakemirror.driver.rules.kinds import Decimals, Plain
@@ -52,6 +53,7 @@ class Facts:
             and all(has_arrow_type(each.kind) for each in self.columns.values())
             and self.settings.ordering.by not in ("columns", "given")
             and not any(map(_ESCAPED.search, self._names))
+            and all(name not in self.columns for name, _ in METADATA)
         )
 
     @property
