@@ -266,10 +266,10 @@ class TableApplier:
             return replace(done, drift=(*done.drift, *by_hand))
 
     def left_at(self, done: TableResult) -> TableResult:
-        """Note how a batch has left the mirror that something else than this has written."""
+        """Note how a batch has left the mirror that the engine has written, which nobody else had changed."""
         if self._table is None or self._places is None:
             return done
-        by_hand = self._places.written(self._table, done.version)
+        by_hand = self._places.written(self._table, done.version, alone=self._table.checked is not None)
         return replace(done, drift=(*done.drift, *by_hand))
 
     def standing(self) -> list[Standing] | None:

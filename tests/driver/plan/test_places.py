@@ -41,6 +41,19 @@ def test_a_table_knows_up_to_where_changes_by_others_were_looked_for() -> None:
     assert restored.checked == 7
 
 
+def test_commits_of_the_engine_are_not_read_again() -> None:
+    """It makes one in each batch, and Spark may not look at the table for months."""
+    places, asked = Places({"/lake/items": 3}, dict), list[tuple[int, int]]()
+    mirror = table(5)
+    mirror.mirror.commits = lambda *between: asked.append(between) or []
+    assert places.look(mirror) is None
+    for version in range(6, 900):
+        places.written(mirror, version, alone=True)
+    mirror.mirror.version = 901
+    assert places.look(mirror) is None
+    assert asked == [(3, 5), (899, 901)]
+
+
 def test_a_commit_changes_data_whatever_characters_its_statistics_have() -> None:
     """Spark's JSON has them as they are, and Python takes them for the ends of lines."""
     stats = json.dumps({"minValues": {"name": "a\u2028b\x85"}}, ensure_ascii=False)

@@ -85,14 +85,18 @@ class Places:
         place.checked = place.after = at
         return _compared(table, place, newest)
 
-    def written(self, table: MirroredTable, version: int | None) -> tuple[Drift, ...]:
-        """Record the version that a batch left. Returns what was done by hand before, for the audit."""
+    def written(self, table: MirroredTable, version: int | None, *, alone: bool = False) -> tuple[Drift, ...]:
+        """Record the version that a batch left. Returns what was done by hand before, for the audit.
+
+        ``alone`` says that nobody else can have committed since this last looked, so that it need not read
+        those commits: there are many, if only the engine has written for a long time.
+        """
         target = canonical(str(table.location))
         with self._lock:
             place = self._places.setdefault(target, _Place())
             self._written.add(target)
             place.after = version
-            if place.checked is None:
+            if place.checked is None or alone:
                 place.checked = version
             noticed, place.noticed = place.noticed, ()
         return noticed
