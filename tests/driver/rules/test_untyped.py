@@ -144,6 +144,9 @@ def lost(text: str, value: Any = None) -> Read:
         (f'"{UNAVAILABLE}"', BINARY, GAP),
         (f'"{UNAVAILABLE}"', VARIANT, GAP),
         ('"[1]"', VARIANT, Read([1])),
+        (r'"{\"a\":{\"a\":1}}"', VARIANT, Read({"a": {"a": 1}})),
+        (r'"{\"a\":1,\"a\":2}"', VARIANT, Read('{"a":1,"a":2}')),  # a VARIANT would lose one
+        (r'"[{\"a\":1e99999999999999999999}]"', VARIANT, Read('[{"a":1e99999999999999999999}]')),
         ('"a"', VARIANT, Read("a")),
         ("[1]", VARIANT, Read([1])),
         # decimals

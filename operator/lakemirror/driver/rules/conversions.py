@@ -7,11 +7,11 @@ the types have nothing in common, every value is a misfit.
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
-from decimal import Decimal
-from typing import Any, NamedTuple
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, NamedTuple
 
 from lakemirror.driver.rules import moments, numbers
 from lakemirror.driver.rules.keys import exact, java_text, local_text
@@ -176,13 +176,48 @@ def _of_text(text: str, target: Kind) -> Read:
 
 
 def _variant_of_text(text: str) -> Read:
-    """Return the value of a text of JSON. A number beyond DOUBLE is a misfit."""
+    """Return the value of a text of JSON.
+
+    A number beyond DOUBLE is a misfit, wherever it stands, and so is an object with a member twice, of which
+    a VARIANT would lose one.
+    """
     try:
-        value = json.loads(text, parse_float=Decimal)
+        return Read(_JSON.decode(text))
     except (ValueError, RecursionError):
         return MISFIT
-    too_large = isinstance(value, Decimal) and abs(value) > Decimal(sys.float_info.max)
-    return MISFIT if too_large else Read(value)
+
+
+def _integer(digits: str) -> int:
+    _number(digits)
+    return int(digits)
+
+
+def _number(digits: str) -> Decimal:
+    double = float(digits)
+    if math.isinf(double):
+        raise ValueError("a number is beyond DOUBLE")
+    try:
+        return Decimal(digits)
+    except InvalidOperation:  # the exponent has too many digits: it is next to zero
+        return Decimal(double)
+
+
+def distinct(members: Sequence[tuple[str, Value]]) -> dict[str, Value]:
+    """Return an object of JSON. Raises ValueError if it has a member twice."""
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError("an object has a member twice")
+    return found
+
+
+def refuse(name: str) -> Value:
+    """Raise ValueError: NaN and infinity are no values of JSON."""
+    raise ValueError(f"{name} is no value of JSON")
+
+
+_JSON: Final = json.JSONDecoder(
+    parse_float=_number, parse_int=_integer, parse_constant=refuse, object_pairs_hook=distinct
+)
 
 
 def decimal_of_text(text: str, kind: Decimals) -> Read:

@@ -40,8 +40,10 @@ from lakemirror.driver.rules.conversions import (
     as_decimal,
     as_read,
     convert,
+    distinct,
     lost,
     or_misfit,
+    refuse,
 )
 from lakemirror.driver.rules.keys import java_text, to_json
 from lakemirror.driver.rules.kinds import (
@@ -101,12 +103,9 @@ def loads(text: str) -> Any:
         raise ValueError("the exponent of a number has too many digits") from None
 
 
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no value of JSON")
-
-
 _FAST: Final = msgspec.json.Decoder(float_hook=Number)
-_THOROUGH: Final = json.JSONDecoder(parse_float=Number, parse_constant=_refuse)
+_THOROUGH: Final = json.JSONDecoder(parse_float=Number, parse_constant=refuse)
+_DISTINCT: Final = json.JSONDecoder(parse_float=Number, parse_constant=refuse, object_pairs_hook=distinct)
 
 
 def dumps(value: Any) -> str:
@@ -227,10 +226,10 @@ def _pair(value: Any) -> str | None:
 
 
 def _variant_of_text(text: str) -> Any:
-    """Return a text as the JSON that it is, or as it is."""
+    """Return a text as the JSON that it is, or as it is: also if it has an object with a member twice."""
     try:
-        return loads(text)
-    except ValueError:
+        return _DISTINCT.decode(text) if "{" in text else loads(text)
+    except (ValueError, RecursionError, InvalidOperation):
         return text
 
 
