@@ -378,6 +378,12 @@ CASES: Sequence[Case] = (
         {2: (8, "three")},
     ),
     Case(
+        "a truncate between a change of an open transaction and the row that it follows",
+        lambda s: [[s.update(2, 70, 1, 7)], [s.read(1, 90, 1, 0, "read"), s.truncate(9, 80, 79)]],
+        {1: (7, "read")},
+        alone=True,
+    ),
+    Case(
         "a value from before the snapshot does not outrun it",
         lambda s: [
             [s.read(5, 90, 1, 0, "read")],

@@ -410,6 +410,64 @@ CASES: Sequence[Case] = (
         Case(f"late records that come with a truncate of their row, {name}", sent, rows, alone=True)
         for name, sent, rows in WITH_TRUNCATE
     ),
+    *(
+        Case(
+            f"a create that comes with the delete of a later row, {name}",
+            lambda s, first=first: [
+                [first(s)],
+                [
+                    s.create(1, 10, 1, 1, "old", last=9),
+                    s.delete(2, 20, 1, last=19),
+                    s.delete(5, 40, 1, last=39),
+                ],
+            ],
+            {1: (3, big, 40)},
+        )
+        for name, first, big in (
+            ("which lacks the value", lambda s: s.update(4, 30, 1, 3, last=29), None),
+            ("which has it", lambda s: s.update(4, 30, 1, 3, "new", last=29), "new"),
+        )
+    ),
+    Case(
+        "a row that moves between two truncates, without a value from before the first",
+        lambda s: [
+            [
+                s.create(1, 10, 1, 1, "old", last=9),
+                s.truncate(2, 20, 19),
+                s.update(3, 25, 1, 2, last=24),
+                s.leave(4, 30, 1, 2, last=29),
+                s.arrive(5, 30, 2, 1, 3, last=29),
+                s.truncate(6, 40, 39),
+            ]
+        ],
+        {1: (2, None, 30), 2: (3, None, 40)},
+        alone=True,
+    ),
+    Case(
+        "a row that changes at its position, and is deleted",
+        lambda s: [
+            [s.create(1, 40, 1, 0, "old", last=39), s.update(2, 50, 1, 1, "one", last=49)],
+            [s.update(3, 50, 1, 2, "two", last=49), s.delete(4, 50, 1, last=49)],
+        ],
+        {1: (2, "two", 50)},
+    ),
+    Case(
+        "a row that comes and goes twice at one position",
+        lambda s: [
+            [s.create(1, 50, 1, 1, "one", last=49), s.delete(2, 50, 1, last=49)],
+            [s.create(3, 50, 1, 2, "two", last=49), s.delete(4, 50, 1, last=49)],
+        ],
+        {1: (2, "two", 50)},
+    ),
+    *in_any_cut(
+        "a delete at the position of the row, and one of a later row that never came",
+        lambda s: [
+            s.create(1, 50, 1, 1, "one", last=49),
+            s.delete(2, 50, 1, last=49),
+            s.delete(3, 60, 1, last=59),
+        ],
+        {1: (1, "one", 50)},
+    ),
     *in_all_parts("rows that are deleted, and changed before their create comes", DELETED),
     *in_all_parts("rows of a table that is truncated", TRUNCATED, [FIRST]),
     *in_all_parts("rows of a table that is truncated twice", TRUNCATED_TWICE, [FIRST, SECOND]),

@@ -54,11 +54,15 @@ Values = tuple[Any, Any]
 """``v``, which every record of a row has, and ``big``."""
 
 
-def records(history: Iterable[str]) -> list[Record]:
-    """The records of a history. The nth change has n in ``v`` and in a value that it sets."""
+def records(history: Iterable[str], step: int = 10) -> list[Record]:
+    """The records of a history. The nth change has n in ``v`` and in a value that it sets.
+
+    Their positions are ``step`` apart.
+    """
     sent: list[Record] = []
     for v, word in enumerate(history, 1):
-        lsn, last, offset, id = 10 * v, 10 * v - 1, len(sent), int(word[1:] or 0)
+        lsn, offset, id = 10 + step * (v - 1), len(sent), int(word[1:] or 0)
+        last = lsn - 1
         match word[0]:
             case "c":
                 sent.append(SENT.create(offset, lsn, id, v, f"big {v}", last))
@@ -139,9 +143,8 @@ def _values(row: Any) -> Values:
     return row["v"], row["big"]
 
 
-def check(history: Sequence[str], given: Iterable[Way] | None = None) -> None:
-    sent = records(history)
-    parts = parts_of(sent)
+def expected(sent: Sequence[Record]) -> tuple[dict[Any, Values], dict[Any, tuple[Values, int | None]]]:
+    """The rows that are there after all records, and those that are softly deleted."""
     hard, soft = Reference().replay(sent), SoftMirror().replay(sent)
     rows: dict[Any, Row] = next(iter(hard.tables.values()))
     there = {key: _values(row) for key, row in rows.items()}
@@ -150,6 +153,13 @@ def check(history: Sequence[str], given: Iterable[Way] | None = None) -> None:
         for key, (row, when) in next(iter(soft.shown.values())).items()
         if when is not None
     }
+    return there, left
+
+
+def check(history: Sequence[str], given: Iterable[Way] | None = None) -> None:
+    sent = records(history)
+    parts = parts_of(sent)
+    there, left = expected(sent)
     for way in given or ways(len(parts)):
         if is_forgotten(parts, way):
             continue
@@ -201,6 +211,25 @@ def restarted(parts: Sequence[Part]) -> Iterator[list[list[Part]]]:
         for cuts in chain.from_iterable(combinations(range(1, len(sent)), n) for n in range(3)):
             bounds = [0, *cuts, len(sent)]
             yield [sent[a:b] for a, b in pairwise(bounds)]
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_every_short_history_at_one_position(soft: bool) -> None:
+    """All events of a compressed transaction have one position of the binlog: their offsets order them.
+
+    A binlog leaves no values out.
+    """
+    for length in range(1, 5):
+        for history in product(["c1", "U1", "d1"], repeat=length):
+            sent = records(history, step=0)
+            there, left = expected(sent)
+            for batches in restarted(parts_of(sent)):
+                mirror = Mirror()
+                for batch in batches:
+                    mirror = apply(mirror, batch, Table(NAMES, ("big",), soft, key=("h", "id"))).mirror
+                assert live(mirror) == there, (history, batches)
+                if soft and len(sent) == sum(map(len, batches)):
+                    assert gone(mirror) == left, (history, batches)
 
 
 OPEN = ["c1", "u1", "U1", "d1", "m1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql.types import DataType, LongType, StringType, TimestampType
 
 from lakemirror.driver.errors import CommittedBefore
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.reduce.events import ENDS, ROW_ORIGIN
 from lakemirror.driver.reduce.scd1 import Scd1, changes
 from lakemirror.driver.sequence import WIDTH
 from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
@@ -38,7 +40,7 @@ STATE = (
     "key STRUCT<id: BIGINT>, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
     "partition INT, offset BIGINT, row STRUCT<id: BIGINT, `a b`: STRING, c: STRING, k: STRING, of: STRING>, "
     "seqs MAP<STRING, BINARY>, texts MAP<STRING, STRING>, row_seq BINARY, "
-    "ends ARRAY<STRUCT<seq: BINARY, event_time: TIMESTAMP, opened: BIGINT>>, row_opened BIGINT, "
+    f"ends {ENDS}, row_origin {ROW_ORIGIN}, row_opened BIGINT, "
     "opened MAP<STRING, BIGINT>, number BIGINT"
 )
 State = dict[str, Any]
@@ -52,6 +54,7 @@ def state(key: int, op: str, at: int, value: str | None, **more: Any) -> State:
     return {
         **{"key": {"id": key}, "op": op, "seq": seq(at), "unanchored": False, "topic": "t", "partition": 0},
         **{"offset": at, "row": {"id": key, "a b": value, "c": value}, "row_seq": seq(at)},
+        "event_time": datetime.fromtimestamp(at, UTC),
         **more,
     }
 

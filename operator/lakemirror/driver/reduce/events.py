@@ -24,10 +24,10 @@ is what the key's events give without the truncate, and `lakemirror.driver.reduc
 a soft delete, which keeps the last row before it (null if there is none). ``born`` says that the first of the
 key's events is a create or a snapshot row.
 
-If deletes are soft, a state also has ``ends`` ARRAY<STRUCT<seq, event_time, opened>>: the deletes after
-``row``, in any order. There may be several, because a filter makes deletes of events that show a row which
-stays outside. ``row_opened`` is the offset of the event that ``row`` comes from, if that is unanchored, and
-``opened`` of a delete likewise.
+If deletes are soft, a state also has ``ends`` (`ENDS`): the deletes after ``row``, in any order. There may be
+several, because a filter makes deletes of events that show a row which stays outside. ``row_origin`` is the
+origin of the event that ``row`` comes from, ``row_opened`` its offset if it is unanchored, and ``opened`` of
+a delete likewise.
 
 ``opened`` has, for each tracked column whose value an unanchored event carried, the offset of that event.
 
@@ -40,6 +40,7 @@ does not depend on the order of delivery.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -51,6 +52,13 @@ from lakemirror.driver.sequence import MISSING, anchored_at, is_snapshot, own
 from lakemirror.driver.tables.delta import quoted
 
 ARRIVAL = ("topic", "partition", "offset")
+
+ROW_ORIGIN: Final = "struct<topic: string, partition: int, offset: bigint>"
+ENDS: Final = (
+    "array<struct<seq: binary, event_time: timestamp, opened: bigint, topic: string, partition: int, "
+    "offset: bigint>>"
+)
+"""The types of ``row_origin`` and ``ends`` of a state."""
 
 
 def anchor(events: DataFrame) -> DataFrame:
@@ -108,7 +116,8 @@ def _steps(
     values = {
         f"_{i}": F.last(_carried(name), ignorenulls=True).over(so_far) for i, name in enumerate(tracked)
     }
-    shown = F.struct("row", "seq", "texts", _opened_at().alias("opened"), *(values if soft else ()))
+    place = F.struct(*ARRIVAL).alias("origin")
+    shown = F.struct("row", "seq", "texts", place, _opened_at().alias("opened"), *(values if soft else ()))
     live = F.last(F.when(F.col("op") != Op.DELETE, shown), ignorenulls=True).over(so_far)
     again = F.when(F.col("repeated") & ~F.col("below"), F.col("records")).otherwise(0)
     folded = [
@@ -123,7 +132,7 @@ def _steps(
         F.sum(again).over(so_far).alias("duplicates"),
         F.lead("seq").over(by_key).isNull().alias("newest"),
         *([_deletes().over(Window.partitionBy(*parts)).alias("ends")] if soft else []),
-        *([live["opened"].alias("row_opened")] if soft else []),
+        *([live["origin"].alias("row_origin"), live["opened"].alias("row_opened")] if soft else []),
     ]
     before = [F.coalesce(repeated, F.lit(False)).alias("repeated")]
     if soft:  # what a row has that is deleted, it had as of its last event
@@ -143,8 +152,8 @@ def _steps(
 
 
 def _deletes() -> Column:
-    """ARRAY<STRUCT<seq, event_time, opened>>: the deletes among events, as an aggregate."""
-    end = F.struct("seq", "event_time", _opened_at().alias("opened"))
+    """The deletes among events, as an aggregate (`ENDS`)."""
+    end = F.struct("seq", "event_time", _opened_at().alias("opened"), *ARRIVAL)
     return F.collect_list(F.when(F.col("op") == Op.DELETE, end))
 
 
@@ -154,11 +163,19 @@ def _opened_at() -> Column:
 
 
 def _ends(soft: bool) -> list[Column]:
-    """Return ``ends`` and ``row_opened``, which only the states of soft deletes have."""
+    """Return ``ends``, ``row_origin`` and ``row_opened``, which only the states of soft deletes have.
+
+    Of two changes at one position, the later arrival is later.
+    """
     if not soft:
         return []
-    row = F.coalesce(F.col("row_seq"), F.lit(MISSING))
-    return [F.filter("ends", lambda each: each["seq"] > row).alias("ends"), F.col("row_opened")]
+    row, mine = F.col("row_seq"), F.struct(*[F.col("row_origin")[name] for name in ARRIVAL])
+
+    def is_after(end: Column) -> Column:
+        later = F.struct(*[end[name] for name in ARRIVAL]) > mine
+        return row.isNull() | (end["seq"] > row) | ((end["seq"] == row) & later)
+
+    return [F.filter("ends", is_after).alias("ends"), F.col("row_origin"), F.col("row_opened")]
 
 
 def last_before(seq: Column, truncates: Iterable[bytes]) -> Column:

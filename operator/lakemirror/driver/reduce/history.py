@@ -5,7 +5,7 @@ The stored facts of its keys are fetched and folded with its events (`lakemirror
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
@@ -80,7 +80,7 @@ def history(
     truncates, known = _truncates(table, reduced, batch)
     fetch = _Fetch(table, plan, version, whole=bool(reduced.truncates), all_of_key=_is_placed(plan))
     facts = _facts(plan, fetch, state, reduced)
-    images = _images(table, plan, state, facts)
+    images = _images(table, plan, state, facts, truncates)
     patches = moves.patches(images, plan.tracked) if images is not None else None
     if patches is not None:
         facts = _facts(plan, fetch, state, reduced, patches)
@@ -177,7 +177,13 @@ def _facts(
     return facts.unionByName(scd2.of_tombstones(deleted, facts, placed=placed))
 
 
-def _images(table: MirroredTable, plan: TablePlan, state: DataFrame, facts: DataFrame) -> DataFrame | None:
+def _images(
+    table: MirroredTable,
+    plan: TablePlan,
+    state: DataFrame,
+    facts: DataFrame,
+    truncates: Iterable[Truncate],
+) -> DataFrame | None:
     """Return rows as they were under their former keys, or None if no values can come from there."""
     if not plan.tracked or not (plan.seen.moves or table.tombstone_summary.moved or plan.reading.inherits):
         return None
@@ -195,12 +201,12 @@ def _images(table: MirroredTable, plan: TablePlan, state: DataFrame, facts: Data
         rows = at.where("kind = 'image'").select("key", values.alias("row"), "seq", "seqs", *ORIGIN)
     summary = table.tombstones.summary
     deleted = table.tombstones.frame().where("kind = 'deleted'") if summary.retained else None
-    floor = max(filter(None, (summary.floor, plan.seen.floor)), default=None)
+    ended = [each.seq for each in truncates]
     if merged is not None:
         rows = merged if rows is None else rows.unionByName(merged)
     opened = plan.seen.unanchored
     found, _ = images_of(
-        table, state, deleted, plan.reading, plan.tracked, floor, rows, opened=opened, placed=True
+        table, state, deleted, plan.reading, plan.tracked, ended, rows, opened=opened, placed=True
     )
     return found.localCheckpoint()
 

@@ -9,7 +9,7 @@ of further moves. Patches only fill columns; they never create a row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame
@@ -93,7 +93,7 @@ def images(
     deleted: Sequence[DataFrame],
     *,
     tracked: Sequence[str],
-    floor: bytes | None,
+    truncates: Collection[bytes] = (),
     opened: bool = False,
 ) -> DataFrame:
     """Return the image of every known move, and what is to be written of them.
@@ -106,6 +106,8 @@ def images(
     ``stored_images`` are key, seq, new_key, opened, topic, partition, offset, row, seqs, one or more for each
     stored move. ``stored_rows`` are the mirror's rows as key STRUCT, row STRUCT, seq, seqs, and their origin.
     ``deleted`` are tombstones and rows that are softly deleted, as key STRUCT, seq, and their origin.
+    ``truncates`` are the sequences of the table's truncates: a move brings nothing from before the last one
+    that precedes it.
     """
     carried = _from_events(events, tracked)
     if opened:
@@ -116,9 +118,9 @@ def images(
     if stored_rows is not None:
         said.append(_said(stored_rows.join(moves.select("key").distinct(), "key", "left_semi"), tracked))
     ends = [gone.select("key", own(F.col("seq")).alias("at")) for gone in deleted]
+    if truncates:
+        ends.append(_truncated(moves, truncates))
     said.extend(_blank(each, tracked, events) for each in ends)
-    if floor is not None:
-        said.append(_blank(moves.select("key", own(F.lit(floor)).alias("at")), tracked, events))
     facts = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), said)
     found = _fold(moves, facts, tracked).localCheckpoint()
     for _ in range(ROUNDS):
@@ -316,6 +318,13 @@ def _blank(keys: DataFrame, tracked: Sequence[str], like: DataFrame) -> DataFram
         for i, name in enumerate(tracked)
     ]
     return keys.select("key", F.lit(None).cast("binary").alias("bound"), *columns)
+
+
+def _truncated(moves: DataFrame, truncates: Collection[bytes]) -> DataFrame:
+    """Return the column sequence of the last truncate before each move that has one: key, at."""
+    ends = F.array(*map(F.lit, truncates))
+    before = F.filter(ends, lambda each: _follows(own(each), F.lit(False)))
+    return moves.select("key", own(F.array_max(before)).alias("at")).where("at IS NOT NULL")
 
 
 def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFrame:

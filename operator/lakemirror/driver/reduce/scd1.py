@@ -16,7 +16,7 @@ from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.plan.fills import Fill, aged, is_former, stored_seq
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes, Clause
-from lakemirror.driver.reduce.events import last_before, texts_of
+from lakemirror.driver.reduce.events import ENDS, last_before, texts_of
 from lakemirror.driver.reduce.scd2 import Truncate
 from lakemirror.driver.sequence import (
     MISSING,
@@ -138,8 +138,9 @@ def is_newer(plan: Scd1) -> Column:
 
 def _is_another(plan: Scd1) -> Column:
     """BOOLEAN: whether an event at the place of the stored row makes another row of it."""
-    deletes = F.col("s.op") == Op.DELETE
-    return F.when(_is_live(), deletes | _values_differ(plan)).otherwise(~deletes)
+    deletes, differ = F.col("s.op") == Op.DELETE, _values_differ(plan)
+    back = ~deletes if plan.soft is None else ~deletes | (_brings_row(plan) & differ)
+    return F.when(_is_live(), deletes | differ).otherwise(back)
 
 
 def _is_above(plan: Scd1) -> Column:
@@ -192,10 +193,10 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
         yield Clause(delete)
     else:
         last = F.greatest(seq_of_row(), _row_seq(plan))
-        when = _gone_at(plan, last, place=plan.unanchored)
+        when = _gone_at(plan, F.filter("s.ends", lambda end: ~_is_before(plan, end)), last)
         gone = {**_last_row(plan), plan.soft: when, "__op": F.lit(Op.DELETE), **_stamp(plan)}
         gone["__column_seq"] = F.lit(None)
-        yield Clause(delete & (_is_live() | _has_newer_row(plan)), gone)
+        yield Clause(delete & (_is_live() | _brings_row(plan)), gone)
         if plan.fills:
             yield Clause(delete & aged(plan.fills), {**_filled(plan), **_stamp(plan)})
         yield Clause(delete, _stamp(plan))
@@ -213,10 +214,11 @@ def _truncated(plan: Scd1, newer: Column) -> Clause:
 
     A soft delete leaves the row as of the truncate, with what the batch says about it.
     """
-    gone = ~newer & (seq_of_row() <= F.lit(plan.floor))
+    row = _after_read(plan, seq_of_row())
+    gone = ~newer & (row <= F.lit(plan.floor))
     if plan.soft is None:
         return Clause(gone)
-    return Clause(gone & _is_live(), _truncated_of_stored(plan, _fill(plan)))
+    return Clause(gone & _is_live(), {**_fill(plan), **_truncate_of(plan, row)})
 
 
 def _is_live() -> Column:
@@ -236,45 +238,47 @@ def _truncate_of(plan: Scd1, seq: Column) -> dict[str, Column]:
     }
 
 
-def _truncated_of_stored(plan: Scd1, row: Mapping[str, Column]) -> dict[str, Column]:
-    """What a truncate makes of a stored row, of which something else in the batch makes ``row``."""
-    return {**row, **_truncate_of(plan, seq_of_row())}
-
-
 def _truncates(plan: Scd1) -> Column:
-    """ARRAY<STRUCT<seq, event_time, opened>>: the truncates of the batch, like the ``ends`` of a state."""
-    opened = F.lit(None).cast("bigint").alias("opened")
+    """The truncates of the batch, like the ``ends`` of a state (`events.ENDS`)."""
+    nothing = [F.lit(None)] * 4
     return F.array(
-        *[
-            F.struct(
-                F.lit(each.seq).alias("seq"),
-                F.lit(each.event_time).cast("timestamp").alias("event_time"),
-                opened,
-            )
-            for each in plan.truncates
-        ]
-    )
+        *[F.struct(F.lit(each.seq), F.lit(each.event_time), *nothing) for each in plan.truncates]
+    ).cast(ENDS)
 
 
-def _gone_at(plan: Scd1, after: Column, *, place: bool = False) -> Column:
-    """When a row was deleted: the time of its first delete or truncate after the sequence ``after``.
+def _gone_at(plan: Scd1, ends: Column, row: Column) -> Column:
+    """When the row at a sequence was deleted: the time of the first delete or truncate after it.
 
-    A truncate at that sequence came after it, too. Further deletes are events that a filter turned into
-    deletes. The clock stands in for a missing time.
+    ``ends`` are the deletes after it. A truncate at its position came after it, too. Further deletes are
+    events that a filter turned into deletes. The clock stands in for a missing time.
     """
-
-    def later(end: Column) -> Column:
-        return (_placed(end["seq"], end["opened"]) if place else end["seq"]) > after
-
-    ends = F.filter("s.ends", later)
     if plan.truncates:
-        ends = F.concat(ends, F.filter(_truncates(plan), lambda each: each["seq"] >= after))
+        ends = F.concat(ends, F.filter(_truncates(plan), lambda each: each["seq"] >= row))
     return F.coalesce(F.array_min(ends)["event_time"], F.col("s.event_time"), F.current_timestamp())
 
 
-def _has_newer_row(plan: Scd1) -> Column:
-    """BOOLEAN: whether the state of a soft delete has a row that is newer than the stored one."""
-    return F.coalesce(_row_seq(plan) > seq_of_row(), F.lit(False))
+def _brings_row(plan: Scd1) -> Column:
+    """BOOLEAN: whether the state of a soft delete has a row that is newer than the stored one.
+
+    Of two rows at one position, the later arrival is newer.
+    """
+    mine, stored = _row_seq(plan), seq_of_row()
+    newer = (mine > stored) | ((mine == stored) & _came_after_row(F.col("s.row_origin")))
+    return F.coalesce(newer, F.lit(False))
+
+
+def _is_before(plan: Scd1, end: Column) -> Column:
+    """BOOLEAN: whether a delete came before the stored row; of two at one position, the earlier arrival."""
+    mine, stored = end["seq"], seq_of_row()
+    mine = _placed(mine, end["opened"]) if plan.unanchored else mine
+    return (mine < stored) | ((mine == stored) & ~_came_after_row(end))
+
+
+def _came_after_row(origin: Column) -> Column:
+    """BOOLEAN, never null: whether a record came after that of the stored row in its partition."""
+    here = (origin[name] == T("__origin")[name] for name in ("topic", "partition"))
+    later = origin["offset"] > T("__origin")["offset"]
+    return F.coalesce(reduce(Column.__and__, here, later), F.lit(False))
 
 
 def _row_seq(plan: Scd1) -> Column:
@@ -286,35 +290,35 @@ def _row_seq(plan: Scd1) -> Column:
 def _last_row(plan: Scd1) -> dict[str, Column]:
     """What a soft delete leaves of a row: the last row before it, from the batch or as stored.
 
-    A tracked column has its newest value, which may be older than that row.
+    A tracked column has its newest value, which may be older than that row. A stored row has no value from
+    before a delete or truncate that it came after.
     """
-    newer, seq = _has_newer_row(plan), _seq(plan)
-    last = F.when(newer, _row_seq(plan)).otherwise(seq_of_row())
+    brings, seq, last = _brings_row(plan), _seq(plan), _row_seq(plan)
     values = {
-        name: F.when(newer, S(name)).otherwise(_kept(plan, name))
+        name: F.when(brings, S(name)).otherwise(_kept(plan, name))
         for name in plan.columns
         if name != plan.soft
     }
+    texts = {}
     for name in plan.tracked:
-        values[name] = F.when(_wins(name, seq, last, place=plan.unanchored), S(name)).otherwise(
-            _stored(plan, name)
-        )
-    others = F.when(newer, F.col("s.texts")).otherwise(T("__unrepresentable"))
-    return {**values, "__unrepresentable": _texts(plan, others, seq, last, place=plan.unanchored)}
+        newer = F.when(brings, _wins(name, seq, last, place=plan.unanchored, tied=True))
+        newer = newer.otherwise(_fills(plan, name))
+        none = ~brings & _is_left_to_deleted(plan, name)
+        values[name] = F.when(newer, F.when(~none, S(name))).otherwise(_stored(plan, name))
+        texts[name] = F.when(newer, F.when(~none, _text(name))).otherwise(_stored_text(plan, name))
+    others = F.when(brings, F.col("s.texts")).otherwise(T("__unrepresentable"))
+    return {**values, "__unrepresentable": texts_of(others, texts)}
 
 
-def _texts(
-    plan: Scd1, others: Column, mine: Column, row: Column, *, place: bool = False, tied: bool = False
-) -> Column:
-    """The texts of unrepresentable values: a tracked column's text comes from where its value comes from."""
-    stored = T("__unrepresentable") if plan.soft is None else F.when(_is_live(), T("__unrepresentable"))
-    found = {
-        name: F.when(_wins(name, mine, row, place=place, tied=tied), F.col("s.texts")[name]).otherwise(
-            stored[name]
-        )
-        for name in plan.tracked
-    }
-    return texts_of(others, found)
+def _text(name: str) -> Column:
+    """The text of a value of the state that its column cannot hold."""
+    return F.col("s.texts")[name]
+
+
+def _stored_text(plan: Scd1, name: str) -> Column:
+    """The text of a stored value. That of a soft-deleted row belongs to a former life."""
+    kept = T("__unrepresentable")[name]
+    return kept if plan.soft is None else F.when(_is_live(), kept)
 
 
 def _stamp(plan: Scd1) -> dict[str, Column]:
@@ -329,11 +333,11 @@ def _stamp(plan: Scd1) -> dict[str, Column]:
 
 def _update(plan: Scd1) -> dict[str, Column]:
     values = {name: S(name) for name in plan.columns if name != plan.soft}
-    seq = _seq(plan)
+    seq, texts = _seq(plan), {}
     for name in plan.tracked:
-        values[name] = F.when(_wins(name, seq, seq, place=plan.unanchored, tied=True), S(name)).otherwise(
-            _stored(plan, name)
-        )
+        newer = _wins(name, seq, seq, place=plan.unanchored, tied=True)
+        values[name] = F.when(newer, S(name)).otherwise(_stored(plan, name))
+        texts[name] = F.when(newer, _text(name)).otherwise(_stored_text(plan, name))
     if plan.soft is not None:
         values[plan.soft] = F.lit(None)
     return {
@@ -341,7 +345,7 @@ def _update(plan: Scd1) -> dict[str, Column]:
         **_stamp(plan),
         "__op": F.col("s.op"),
         "__column_seq": _column_seqs(plan, seq, seq, place=plan.unanchored),
-        "__unrepresentable": _texts(plan, F.col("s.texts"), seq, seq, place=plan.unanchored, tied=True),
+        "__unrepresentable": texts_of(F.col("s.texts"), texts),
     }
 
 
@@ -363,7 +367,7 @@ def _fill(plan: Scd1) -> dict[str, Column]:
     entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
     older = F.map_filter(entries, lambda _, value: value != own(seq))
     texts = {
-        name: F.when(won, F.when(~gone[name], F.col("s.texts")[name])).otherwise(T("__unrepresentable")[name])
+        name: F.when(won, F.when(~gone[name], _text(name))).otherwise(T("__unrepresentable")[name])
         for name, won in wins.items()
     }
     return {
@@ -383,14 +387,12 @@ def _fills(plan: Scd1, name: str) -> Column:
 
 def _late(plan: Scd1, name: str) -> Column:
     """The sequence of a column of a state that is older than the stored row."""
-    gone = _is_left_to_deleted(plan, name)
-    value = F.when(gone, own(_end(plan))).otherwise(_mine(name, F.col("s.seq")))
-    if not plan.unanchored:
-        return value
-    by_delete = F.col("s.unanchored") & (_end(plan) == F.col("s.seq"))
-    opened = F.when(by_delete, F.coalesce("s.offset", F.lit(-1)))
-    offset = F.when(gone, opened).otherwise(F.col("s.opened")[F.lit(name)])
-    return _beside(name, value, offset)
+    mine, offset = _mine(name, F.col("s.seq")), F.col("s.opened")[F.lit(name)]
+    if plan.soft is not None:
+        gone, end = _is_left_to_deleted(plan, name), _end(plan)
+        mine = F.when(gone, own(end["seq"])).otherwise(mine)
+        offset = F.when(gone, end["opened"]).otherwise(offset)
+    return _beside(name, mine, offset) if plan.unanchored else mine
 
 
 def _is_left_to_deleted(plan: Scd1, name: str) -> Column:
@@ -400,17 +402,19 @@ def _is_left_to_deleted(plan: Scd1, name: str) -> Column:
     """
     if plan.soft is None:
         return F.lit(False)
-    return F.coalesce(_mine(name, F.col("s.seq")) <= own(_end(plan)), F.lit(False))
+    return F.coalesce(_mine(name, F.col("s.seq")) <= own(_end(plan)["seq"]), F.lit(False))
 
 
 def _end(plan: Scd1) -> Column:
-    """The sequence of the last delete or truncate of the batch before the stored row; null if there is none.
+    """The last delete or truncate of the batch before the stored row, as `events.ENDS` has it; or null.
 
     A truncate at the position of the row comes after it.
     """
-    ends = [F.when(F.col("s.op") == Op.DELETE, F.col("s.seq"))]
-    ends += [F.when(F.lit(each.seq) < seq_of_row(), F.lit(each.seq)) for each in plan.truncates]
-    return F.greatest(*ends) if len(ends) > 1 else ends[0]
+    ends = F.filter("s.ends", lambda end: _is_before(plan, end))
+    if plan.truncates:
+        ends = F.coalesce(ends, F.array().cast(ENDS))  # null: a value of a former key is all that there is
+        ends = F.concat(ends, F.filter(_truncates(plan), lambda each: each["seq"] < seq_of_row()))
+    return F.array_max(ends)
 
 
 def _is_read_before(plan: Scd1) -> Column:
@@ -488,13 +492,13 @@ def _stored(plan: Scd1, name: str) -> Column:
 def _wins(name: str, mine: Column, row: Column, *, place: bool = False, tied: bool = False) -> Column:
     """BOOLEAN: whether the state's value of a column is newer than the stored one, and no newer than the row.
 
-    ``mine`` is the state's sequence, ``row`` the sequence that the row has afterwards. ``tied`` says that the
-    state is newer than the row, perhaps at the same position.
+    ``mine`` is the state's sequence, ``row`` that of the row that gets the value. ``tied`` says that this row
+    is newer than the stored one, perhaps at the same position.
     """
     value = _mine(name, mine, place=place)
     newer = value > stored_seq(name)
     if tied:  # of two changes at one position, the later arrival counts
-        newer = newer | ((value == stored_seq(name)) & (mine == seq_of_row()))
+        newer = newer | ((value == stored_seq(name)) & (row == seq_of_row()))
     return newer & (event_part(value, row) <= row)
 
 
@@ -533,7 +537,7 @@ def _unmatched(plan: Scd1) -> Iterator[Clause]:
     yield Clause(live, {**values, plan.soft: F.lit(None), **meta})
     keys = {name: F.col(f"s.key.{quoted(name)}") for name in plan.key}
     alone = F.when(F.col("s.row_seq").isNull(), F.array_min("s.ends")["event_time"])
-    when = F.coalesce(alone, _gone_at(plan, F.coalesce("s.row_seq", F.lit(MISSING))))
+    when = F.coalesce(alone, _gone_at(plan, F.col("s.ends"), F.coalesce("s.row_seq", F.lit(MISSING))))
     seen = F.col("s.row_seq").isNotNull()
     mark = F.when(~seen, F.create_map(F.lit(UNSEEN), F.lit(b"")))
     # A row that the mirror never showed shows nothing of what it had under a former key.
@@ -554,7 +558,8 @@ def _untouched(plan: Scd1) -> Iterator[Clause]:
             yield Clause(gone)
         else:
             base = last_before(seq_of_row(), [each.seq for each in plan.truncates])
-            yield Clause(gone & _is_live(), _truncated_of_stored(plan, _outdated(plan, base)))
+            left = {**_outdated(plan, base), **_truncate_of(plan, seq_of_row())}
+            yield Clause(gone & _is_live(), left)
         if plan.tracked:
             base = own(F.lit(plan.floor))
             old = reduce(Column.__or__, [stored_seq(name) < base for name in plan.tracked])

@@ -5,7 +5,7 @@ The states are checked against what is known about keys that are gone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final
@@ -25,7 +25,7 @@ from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.reduce import bounds, moves
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes
-from lakemirror.driver.reduce.events import anchor, reduce_events
+from lakemirror.driver.reduce.events import ENDS, ROW_ORIGIN, anchor, reduce_events
 from lakemirror.driver.reduce.gate import gate, with_origins_of
 from lakemirror.driver.reduce.scd1 import Scd1, changes
 from lakemirror.driver.reduce.scd2 import Truncate, distinct, moment
@@ -298,8 +298,9 @@ def _state(
     state = state.select("*", *_ungated()) if gating is None else gate(state, gating, tracked=tracked)
     images = None
     if tracked and (seen.moves or summary.moved or reading.inherits):
-        least = floor if order is None else None
-        found, stored = images_of(table, events, deleted, reading, tracked, least, opened=seen.unanchored)
+        known = (*truncates, floor, summary.floor) if order is None else ()
+        ended = {each for each in known if each is not None}
+        found, stored = images_of(table, events, deleted, reading, tracked, ended, opened=seen.unanchored)
         images = found.localCheckpoint()
         marks = state.select("key", *_MARKS)
         state = moves.inherit(state.drop(*_MARKS), moves.patches(images, tracked), tracked, stored)
@@ -337,7 +338,7 @@ def images_of(
     deleted: DataFrame | None,
     reading: Reading,
     tracked: Sequence[str],
-    floor: bytes | None,
+    truncates: Collection[bytes],
     more: DataFrame | None = None,
     *,
     opened: bool = False,
@@ -345,9 +346,9 @@ def images_of(
 ) -> tuple[DataFrame, DataFrame | None]:
     """Return rows as they were when their key changed, and the stored rows of all keys of moves, if any.
 
-    They come from the batch, the mirror, the tombstones, and ``more`` rows (key, row of tracked columns, seq,
-    seqs, origin). ``opened`` says that the batch has unanchored events, and ``placed`` that they have their
-    place among what is stored.
+    They come from the batch, the mirror, the tombstones, the table's ``truncates``, and ``more`` rows (key,
+    row of tracked columns, seq, seqs, origin). ``opened`` says that the batch has unanchored events, and
+    ``placed`` that they have their place among what is stored.
     """
     key_type = StructType([StructField(name, reading.columns[name]) for name in reading.key])
     row_type = StructType([StructField(name, reading.columns[name]) for name in tracked])
@@ -378,7 +379,7 @@ def images_of(
     told = told.localCheckpoint()
     rows = None if rows is None else moves.of_moves(rows, told).localCheckpoint()
     found = moves.images(
-        told, good, known, rows, gone, tracked=tracked, floor=floor, opened=opened and not placed
+        told, good, known, rows, gone, tracked=tracked, truncates=truncates, opened=opened and not placed
     )
     return found, rows
 
@@ -474,8 +475,7 @@ def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
         f"key {key}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
         f"partition INT, offset BIGINT, row {row}, seqs MAP<STRING, BINARY>, "
         "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
-        "opened MAP<STRING, BIGINT>, "
-        "ends ARRAY<STRUCT<seq: BINARY, event_time: TIMESTAMP, opened: BIGINT>>, row_opened BIGINT, "
+        f"opened MAP<STRING, BIGINT>, ends {ENDS}, row_origin {ROW_ORIGIN}, row_opened BIGINT, "
         "number BIGINT, born BOOLEAN, known BOOLEAN, renewed BOOLEAN, repeated BOOLEAN, stale BOOLEAN",
     )
 

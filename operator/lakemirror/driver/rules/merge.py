@@ -74,7 +74,7 @@ def _without_event(stored: Row | None, inherited: Inherited, table: Table) -> Ro
     """Return what becomes of a row for which the batch has no event that counts."""
     if stored is None or not (inherited or table.truncates):
         return stored
-    nothing = State(Op.PASSED, MISSING, said=dict.fromkeys(table.tracked, Said()), is_written=False)
+    nothing = State(Op.PASSED, MISSING, said=dict.fromkeys(table.tracked, Said()))
     return not_newer(_before_stored(nothing, stored, inherited, table), stored, table)
 
 

@@ -14,7 +14,7 @@ from lakemirror.driver.rules.positions import (
     is_snapshot,
     major_of,
 )
-from lakemirror.driver.rules.soft_deletes import deleted
+from lakemirror.driver.rules.soft_deletes import brings_row, deleted
 from lakemirror.driver.rules.states import State, older, texts_of, value_of, without
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.truncates import truncated
@@ -51,8 +51,10 @@ def _is_overtaken(state: State, stored: Row) -> bool:
 
 def _is_another(state: State, stored: Row, table: Table) -> bool:
     """Return whether an event at the place of the stored row makes another row of it."""
-    if state.is_delete or not stored.is_live:
-        return not state.is_delete or stored.is_live
+    if state.is_delete == stored.is_live:
+        return True
+    if state.is_delete and not brings_row(state, stored):
+        return False
     return any(not is_same(value_of(state, name), stored.values.get(name)) for name in table.columns)
 
 
