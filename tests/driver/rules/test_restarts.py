@@ -232,6 +232,11 @@ def test_a_change_that_is_sent_again_is_in_a_stretch_below() -> None:
     assert found == [(4, 5, True), (6, 6, False)]
 
 
+def test_changes_at_one_position_below_are_of_one_stretch() -> None:
+    found = stretches([point(4, 5), point(5, 5)], Place(at(6, 3)))
+    assert [(each.first, each.last) for each in found] == [(4, 5)]
+
+
 def test_a_clock_that_is_a_day_ahead_says_nothing() -> None:
     assert trusted(NOW + 5, NOW) == NOW + 5
     assert trusted(NOW + 86_400_000_000, NOW) is not None
