@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lakemirror.api import CdcPipeline, load_documents
-from lakemirror.controller import authentication, build, names
+from lakemirror.controller import authentication, build, names, sparkconf
 from lakemirror.controller.act import is_applied
 from lakemirror.controller.build import Application
 from lakemirror.controller.values import Object
@@ -417,12 +417,29 @@ def test_memory_is_the_heap_and_what_goes_beside_it() -> None:
         ({"spark.driver.memory": "2GB", "spark.driver.memoryOverhead": "512"}, "2560Mi"),
         ({"spark.driver.memoryOverhead": "2g"}, "6144Mi"),
         ({"spark.driver.memory": "much"}, "5734Mi"),
+        ({"spark.lakemirror.engine": "columns"}, "5734Mi"),
     ],
 )
 def test_settings_of_spark_count_for_the_containers_memory(conf: dict[str, str], memory: str) -> None:
     """They win over the field for the JVM; a smaller container would be killed."""
     pod = build.driver_pod(app(spark={"driver": {"memory": "4g"}, "conf": conf}))
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {"memory": memory}
+
+
+def test_python_workers_have_memory_where_they_run() -> None:
+    """A worker for each core, if changes are applied in columns."""
+    conf = {"spark.lakemirror.engine": "columns"}
+    alone = app(spark={"driver": {"cores": 2}, "executors": {"max": 0}, "conf": conf})
+    [container] = build.driver_pod(alone)["spec"]["containers"]
+    assert container["resources"]["limits"] == {"memory": f"{2048 + 1024 + 2 * 768}Mi"}
+    beside = app(spark={"executors": {"cores": 2}, "conf": conf})
+    [container] = build.driver_pod(beside)["spec"]["containers"]
+    assert container["resources"]["limits"] == {"memory": "3072Mi"}
+    settings = json.loads(build.config_data(beside)[f"{beside.revision}-spark.json"])
+    assert settings["spark.executor.minMemoryOverhead"] == f"{384 + 2 * 768}m"
+    assert sparkconf.executor_memory(beside.spec.spark) == f"{4096 + 384 + 2 * 768}Mi"
+    plain = json.loads(build.config_data(app())[f"{app().revision}-spark.json"])
+    assert "spark.executor.minMemoryOverhead" not in plain
 
 
 class TestExecutors:

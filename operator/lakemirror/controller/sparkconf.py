@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from lakemirror.api.jvm import java_options
 from lakemirror.api.secret_settings import REDACTION, redaction
+from lakemirror.api.spark_settings import ENGINE, IN_COLUMNS
 from lakemirror.api.spec import PipelineSpec, Spark
 from lakemirror.controller import authentication, names
 
@@ -30,6 +31,11 @@ _OVERHEAD_AT_LEAST_MIB = 1024
 
 The latter is for classes, their code and threads, whatever the size of the heap.
 """
+_EXECUTOR_OVERHEAD_AT_LEAST_MIB = 384
+"""Spark's default of `_LEAST`."""
+_LEAST = "spark.executor.minMemoryOverhead"
+_WORKER_MIB = 768
+"""What each core needs besides, for a Python worker that applies changes in columns."""
 
 
 def native(pipeline: str, namespace: str, spark: Spark, image: str) -> dict[str, str]:
@@ -49,8 +55,7 @@ def native(pipeline: str, namespace: str, spark: Spark, image: str) -> dict[str,
         "spark.driver.port": DRIVER_PORT,
         "spark.driver.blockManager.port": BLOCK_PORT,
         "spark.driver.memory": spark.driver.memory,
-        "spark.executor.memory": spark.executors.memory,
-        "spark.executor.cores": str(spark.executors.cores),
+        **_of_executors(spark),
         "spark.kubernetes.namespace": namespace,
         "spark.kubernetes.container.image": image,
         "spark.kubernetes.executor.podNamePrefix": pipeline,
@@ -106,12 +111,20 @@ def _common(spark: Spark, image: str, account: str) -> dict[str, str]:
         "spark.kubernetes.authenticate.driver.serviceAccountName": account,
         "spark.driver.cores": str(spark.driver.cores),
         "spark.driver.memory": spark.driver.memory,
-        "spark.driver.minMemoryOverhead": f"{_OVERHEAD_AT_LEAST_MIB}m",
-        "spark.executor.cores": str(spark.executors.cores),
-        "spark.executor.memory": spark.executors.memory,
+        "spark.driver.minMemoryOverhead": f"{_driver_overhead_mib(spark)}m",
+        **_of_executors(spark),
         "spark.kubernetes.driver.podTemplateContainerName": "spark-kubernetes-driver",
         "spark.kubernetes.executor.podTemplateContainerName": "spark-kubernetes-executor",
         "spark.kubernetes.executor.disableConfigMap": "true",
+    }
+
+
+def _of_executors(spark: Spark) -> dict[str, str]:
+    least = _executor_overhead_mib(spark)
+    return {
+        "spark.executor.memory": spark.executors.memory,
+        "spark.executor.cores": str(spark.executors.cores),
+        **({_LEAST: f"{least}m"} if least > _EXECUTOR_OVERHEAD_AT_LEAST_MIB else {}),
     }
 
 
@@ -142,7 +155,7 @@ def driver_memory(spark: Spark) -> str:
     """
     heap = _mib(spark.conf.get("spark.driver.memory", "")) or _mib(spark.driver.memory)
     overhead = _mib(spark.conf.get("spark.driver.memoryOverhead", ""))
-    return f"{heap + (overhead or max(int(heap * _OVERHEAD), _OVERHEAD_AT_LEAST_MIB))}Mi"
+    return f"{heap + (overhead or max(int(heap * _OVERHEAD), _driver_overhead_mib(spark)))}Mi"
 
 
 def driver_cpu(spark: Spark) -> str:
@@ -151,10 +164,26 @@ def driver_cpu(spark: Spark) -> str:
 
 
 def executor_memory(spark: Spark) -> str:
-    """Return the memory that Spark requests for an executor: its heap, and a tenth or 384 MiB more."""
+    """Return the memory that Spark requests for an executor: its heap, and a tenth or more besides."""
     heap = _mib(spark.conf.get("spark.executor.memory", "")) or _mib(spark.executors.memory)
     overhead = _mib(spark.conf.get("spark.executor.memoryOverhead", ""))
-    return f"{heap + (overhead or max(heap // 10, 384))}Mi"
+    return f"{heap + (overhead or max(heap // 10, _executor_overhead_mib(spark)))}Mi"
+
+
+def _driver_overhead_mib(spark: Spark) -> int:
+    """Return the least that a driver needs besides its heap. Without executors, it has their tasks."""
+    return _OVERHEAD_AT_LEAST_MIB + (
+        _workers_mib(spark, spark.driver.cores) if spark.executors.max == 0 else 0
+    )
+
+
+def _executor_overhead_mib(spark: Spark) -> int:
+    return _EXECUTOR_OVERHEAD_AT_LEAST_MIB + _workers_mib(spark, spark.executors.cores)
+
+
+def _workers_mib(spark: Spark, cores: int) -> int:
+    """Return what the Python workers of a pod need, if changes are applied in columns."""
+    return cores * _WORKER_MIB if spark.conf.get(ENGINE) == IN_COLUMNS else 0
 
 
 def executor_cpu(spark: Spark) -> str:
