@@ -35,7 +35,11 @@ _EXECUTOR_OVERHEAD_AT_LEAST_MIB = 384
 """Spark's default of `_LEAST`."""
 _LEAST = "spark.executor.minMemoryOverhead"
 _WORKER_MIB = 768
-"""What each core needs besides, for a Python worker that applies changes in columns."""
+"""What each core needs besides, for a Python worker that applies changes in columns.
+
+Measured: 190 MiB with batches of 1,000 records of ten small tables, and 430 MiB with 100,000 records of one.
+Records may be several times as large as these, 800 bytes each.
+"""
 
 
 def native(pipeline: str, namespace: str, spark: Spark, image: str) -> dict[str, str]:
