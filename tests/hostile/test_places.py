@@ -407,3 +407,28 @@ def test_rows_that_the_mirror_never_had_are_told(spark: SparkSession, tmp_path: 
     assert sorted(each.partition(":")[0] for each in warned) == [
         f"demo.public.{name}" for name in ("late", "mixed", "soft")
     ]
+
+
+@pytest.mark.long
+@pytest.mark.guarantee(
+    "A mirror that was removed, restored or replaced is held until it is read again or reloaded; rows "
+    "changed by hand are reported, and the table goes on; a column of the user's stays"
+)
+def test_a_row_that_was_added_by_hand_yields_where_values_have_places(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Values have places of their own once a record lacks one; such a row has the lowest place."""
+    shop, of = Shop(), table("rows", Column("v", "int32"), Column("w", "string", optional=True))
+    first = shop.create(of, id=1, v=1, w="a") + shop.update(of, id=1, v=2, w="__debezium_unavailable_value")
+    second = shop.update(of, id=2, v=3, w="__debezium_unavailable_value")
+    third = shop.update(of, id=2, v=4, w="b") + shop.update(of, id=3, v=5, w="c")
+    mirroring = Mirroring(tmp_path).deliver([first])
+    mirroring.run(spark)
+    path = mirroring.path("demo", "public", "rows")
+    spark.sql(f"INSERT INTO delta.`{path}` (id, v, w) VALUES (2, 77, 'mine'), (3, 77, 'mine')")
+    mirroring.deliver([second]).run(spark)
+    rows = {row["id"]: (row["v"], row["w"]) for row in at(spark, path).collect()}
+    assert rows == {1: (2, "a"), 2: (3, "mine"), 3: (77, "mine")}
+    mirroring.deliver([third]).run(spark)
+    rows = {row["id"]: (row["v"], row["w"]) for row in at(spark, path).collect()}
+    assert rows == {1: (2, "a"), 2: (4, "b"), 3: (5, "c")}

@@ -151,6 +151,20 @@ def test_rows_with_the_same_key_are_not_told_apart() -> None:
         fold(twice, mirrored)
 
 
+@pytest.mark.parametrize("tracked", [(), ("v", "w")])
+def test_a_row_that_was_added_by_hand_is_older_than_any_change(tracked: tuple[str, ...]) -> None:
+    """It has no sequence. Where values have sequences of their own, its values are older, too."""
+    kinds: dict[str, Kind] = {"k": DOUBLE, "v": DOUBLE, "w": STRING}
+    seq, origin, digest = seq_of(1, snapshot=False), Origin("t", 0, 1), ("", None, False)
+    change = Event(key_of([1.5]), "u", seq, 5, origin, {"k": 1.5, "v": 2.5}, digest=digest)
+    columns = stored.of_rows({}, kinds, ["k"], soft=None).schema
+    added = pa.RecordBatch.from_pylist([{"k": 1.5, "v": 77.0, "w": "mine"}], columns)
+    nothing = stored.of_tombstones({}, kinds, ["k"])
+    given = Bucket(changes_of([change], kinds), added, nothing)
+    [row] = fold(given, Mirrored(kinds, ["k"], Table(["k", "v", "w"], tracked))).rows.to_pylist()
+    assert (row["v"], row["w"], row["__seq"], row["__column_seq"]) == (2.5, None, seq, None)
+
+
 def test_codes_of_keys_are_equal_where_keys_are() -> None:
     one = [pa.array([1.0, 0.0, NAN, None]), pa.array(["a", "b", "c", "d"])]
     other = [pa.array([NAN, -0.0, 1.0, None, 1.0]), pa.array(["c", "b", "b", "d", "a"])]

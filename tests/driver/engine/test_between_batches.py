@@ -55,6 +55,7 @@ CASES: Mapping[str, Case] = {
     "nothing": Case(lambda spark, path: None),
     "compacted": Case(sql("OPTIMIZE {}", "OPTIMIZE {gone}")),
     "erased": Case(sql("DELETE FROM {} WHERE id = 2"), ((1, 30), (4, 4))),
+    "added": Case(sql("INSERT INTO {} (id, v) VALUES (4, 77)")),
     "twice": Case(sql("INSERT INTO {} (id, v) VALUES (1, 7)"), ((1, 30), (1, 30), (2, 4), (4, 4))),
     "forgot": Case(sql("DELETE FROM {gone}"), ((1, 30), (2, 4), (3, 2), (4, 4))),
     "vectors": Case(sql("ALTER TABLE {} SET TBLPROPERTIES (delta.enableDeletionVectors = true)")),

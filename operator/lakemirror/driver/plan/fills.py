@@ -14,7 +14,7 @@ from lakemirror.driver.codes import OWN_TOPICS
 from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.plan.lives import Life
 from lakemirror.driver.sequence import OWN, own
-from lakemirror.driver.tables.columns import T, is_unseen, seq_of_row
+from lakemirror.driver.tables.columns import T, is_unseen
 
 
 @dataclass(frozen=True)
@@ -60,5 +60,5 @@ def of_former_life(fill: Fill, seq: Column, topic: Column) -> Column:
 
 
 def stored_seq(name: str) -> Column:
-    """BINARY: the sequence of a column of a stored row."""
-    return F.coalesce(T("__column_seq")[F.lit(name)], own(seq_of_row()))
+    """BINARY: the sequence of a column of a stored row: the lowest one in a row that was added by hand."""
+    return F.coalesce(T("__column_seq")[F.lit(name)], own(T("__seq")), F.lit(b""))

@@ -99,8 +99,8 @@ class Row(NamedTuple):
         return self.op != Op.DELETE
 
     def seq_of(self, column: str) -> bytes:
-        """Return the sequence of a column's value."""
-        return self.seqs.get(column, own(self.seq))
+        """Return the sequence of a column's value: the lowest one in a row that was added by hand."""
+        return self.seqs.get(column, own(self.seq) if self.seq else b"")
 
 
 class Tombstone(NamedTuple):
