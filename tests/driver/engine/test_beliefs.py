@@ -150,6 +150,28 @@ def test_a_softly_deleted_row_that_is_new_is_none_that_an_update_inserts(
     assert _absent(Done(TableChange(1, inserted=rows + 1), counted=counted)) == 1
 
 
+@pytest.mark.parametrize(("op", "place", "offset", "keys"), [("c", 5, 6, 2), ("c", 5, 4, 1), ("r", 9, 4, 1)])
+def test_what_a_tombstone_forbids_creates_no_row(
+    tmp_path: Path, op: str, place: int, offset: int, keys: int
+) -> None:
+    """The row 1 was deleted at 5, and came again after that or before; the row 2 is updated."""
+    disk = OnDisk(tmp_path, FACTS, random.Random(1))
+    table = replace(disk.believed, mirrored=replace(disk.believed.mirrored, key=["id"]))
+    origin = {"__topic": "t", "__partition": 0, "__event_time": 0}
+    tie = bytes(4) if op == "r" else b"\0\0\0\1"
+    of_one = {"id": 1, "__seq": bytes([place]) * 22 + tie, "__op": op, "__offset": offset}
+    of_two = {"id": 2, "__seq": bytes([8]) * 26, "__op": "u", "__offset": 8}
+    changes = pa.RecordBatch.from_pylist([{**origin, **of_one}, {**origin, **of_two}], schema_of(disk.kinds))
+    gone = {
+        "id": 1,
+        "__seq": bytes([5]) * 22 + b"\0\0\0\1",
+        "__origin": {"topic": "t", "partition": 0, "offset": 5},
+    }
+    ends = pa.RecordBatch.from_pylist([gone], tombstones_schema(disk.kinds, ["id"]))
+    about: Any = changes, [Outcome.APPLIED] * 2, None, ends, table, None, 1
+    assert buckets._counted(*about).keys == keys
+
+
 @pytest.mark.parametrize("reported", [False, True])
 def test_the_first_value_that_loses_digits_is_left_for_spark_to_report(
     tmp_path: Path, reported: bool

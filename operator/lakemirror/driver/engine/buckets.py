@@ -25,7 +25,7 @@ from lakemirror.driver.columns.fold import OUTCOMES, Bucket, fold, keys_of
 from lakemirror.driver.columns.key_codes import ends_of_runs, key_codes
 from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices, mask_of
-from lakemirror.driver.columns.sequences import Sequences
+from lakemirror.driver.columns.sequences import Sequences, follow
 from lakemirror.driver.columns.stored import tombstones_schema
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import CHANGES, ODD, REPORT, unpacked
@@ -251,14 +251,15 @@ def _of_keys(
 
 
 def _forbidden(changes: pa.RecordBatch, newest: Indices, ends: pa.RecordBatch, table: Believed) -> Any:
-    """Return which changes, other than deletes, a tombstone forbids."""
+    """Return which changes, other than deletes, a tombstone forbids (`rules.tombstones`)."""
     found = np.zeros(len(newest), np.bool_)
     if not ends.num_rows:
         return found
     mine, theirs = _beside(changes.take(pa.array(newest)), ends, table)
     at = np.flatnonzero(theirs >= 0)
-    own, gone = Sequences.of(changes).values[newest[at]], Sequences.of_stored(ends).values[theirs[at]]
-    found[at] = own <= gone
+    own, gone = Sequences.of(changes).take(newest[at]), Sequences.of_stored(ends).take(theirs[at])
+    renews = (own.values == gone.values) & follow(own, gone)
+    found[at] = ((own.values <= gone.values) & ~renews) | (own.is_snapshot & follow(gone, own))
     return found & (mine >= 0)
 
 
