@@ -160,7 +160,9 @@ def _asked(table: Table, default: Asked) -> Asked:
         primary_key=table.primary_key or (),
         soft=table.delete is not None and table.delete.type == "soft",
         deleted_at=(table.delete and table.delete.column) or DELETED_AT,
+        include=None if columns.include is None else frozenset(columns.include),
         exclude=frozenset(columns.exclude or ()),
+        rename=columns.rename or {},
         filter=None if table.filter is None else _condition(table.filter, f"tables[{table.source}].filter"),
         expectations=[_expected(table, each) for each in table.expectations or ()],
         types={name: kind_of(text) for name, text in (columns.types or {}).items()},
@@ -322,7 +324,7 @@ def drifted(spark: SparkSession, mirroring: Mirroring) -> dict[str, list[tuple[A
 
 def of_mirror(spark: SparkSession, path: str, table: Mirrored) -> list[str]:
     """Where a mirror differs from what the rules keep."""
-    frame = spark.read.format("delta").load(path)
+    frame = spark.read.format("delta").load(path).withColumnsRenamed(_in_source(table))
     moments = [name for name, kind in frame.dtypes if kind == "timestamp"]
     rows = frame.withColumns({name: F.unix_micros(name) for name in moments}).collect()
     if table.mode == "append":
@@ -331,6 +333,11 @@ def of_mirror(spark: SparkSession, path: str, table: Mirrored) -> list[str]:
         return _unequal(_versions(rows, table), _versions_by_rules(table))
     differ = _unequal(_rows(rows, table), _rows_by_rules(table))
     return differ if table.asked.soft else differ + tombstones_differ(spark, path, table)
+
+
+def _in_source(table: Mirrored) -> dict[str, str]:
+    """The names of columns in the source, by those in the mirror."""
+    return {name: source for source, name in table.asked.rename.items()}
 
 
 def _unequal(engine: Mapping[Any, Any], rules: Mapping[Any, Any]) -> list[str]:
@@ -351,16 +358,20 @@ def _values(row: SparkRow, table: Mirrored) -> dict[str, Any]:
     return {name: plain(row[name]) for name in table.columns}
 
 
-def _metadata(row: SparkRow) -> tuple[Any, ...]:
-    seqs = {name: bytes(seq).hex() for name, seq in (row["__column_seq"] or {}).items() if name}
-    return bytes(row["__seq"]).hex(), row["__op"], row["__event_time"], seqs, row["__unrepresentable"] or {}
+def _metadata(row: SparkRow, table: Mirrored) -> tuple[Any, ...]:
+    source = _in_source(table)
+    seqs = {
+        source.get(name, name): bytes(seq).hex() for name, seq in (row["__column_seq"] or {}).items() if name
+    }
+    texts = {source.get(name, name): text for name, text in (row["__unrepresentable"] or {}).items()}
+    return bytes(row["__seq"]).hex(), row["__op"], row["__event_time"], seqs, texts
 
 
 def _rows(rows: Iterable[SparkRow], table: Mirrored) -> dict[Any, Any]:
     return {
         _key(row, table): (
             _values(row, table),
-            *_metadata(row),
+            *_metadata(row, table),
             _deleted(row["__event_time"], row[table.asked.deleted_at]) if table.asked.soft else None,
         )
         for row in rows
@@ -376,7 +387,7 @@ def _versions(rows: Iterable[SparkRow], table: Mirrored) -> dict[Any, Any]:
     return {
         (*_key(row, table), bytes(row["__seq"]).hex()): (
             _values(row, table),
-            *_metadata(row),
+            *_metadata(row, table),
             row["__valid_from"],
             row["__valid_to"],
             row["__is_current"],

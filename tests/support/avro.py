@@ -1,13 +1,22 @@
-"""Turns records of JSON with their schemas embedded into records of Avro, and the schemas that they name."""
+"""Turns records of JSON with their schemas embedded into records of Avro, and the schemas that they name; and
+records of Avro into what Connect's JSON converter would have written.
+"""
 
 from __future__ import annotations
 
 import base64
+import io
 import json
+import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+import fastavro
+
+from lakemirror.driver.rules.avro import connect_schema
 from tests.support.records import Record, Row
 
 _PLAIN = {
@@ -104,3 +113,48 @@ def number(value: int) -> bytes:
         found.append(rest & 0x7F | 0x80)
         rest >>= 7
     return bytes([*found, rest])
+
+
+def as_json(record: Record, schemas: Mapping[int, str]) -> Record:
+    """A record of Avro as Connect's JSON converter would have written it, with the schemas of a registry."""
+    return {**record, **{name: _as_json(record[name], schemas) for name in ("key", "value")}}
+
+
+def _as_json(text: str | None, schemas: Mapping[int, str]) -> str | None:
+    if text is None:
+        return None
+    octets = base64.b64decode(text)
+    schema = schemas[int.from_bytes(octets[1:5], "big")]
+    read, told = _parsed(schema)
+    payload = fastavro.schemaless_reader(io.BytesIO(octets[5:]), read, None)
+    return json.dumps({"schema": told, "payload": _plain(payload)}, ensure_ascii=False)
+
+
+@cache
+def _parsed(schema: str) -> tuple[Any, Row]:
+    """The schema for the reader, in which nothing has a logical type, and as one of Connect."""
+    document = json.loads(schema)
+    return fastavro.parse_schema(_physical(document)), connect_schema(document)
+
+
+def _physical(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_physical(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: each if name == "default" else _physical(each)
+        for name, each in schema.items()
+        if name != "logicalType"
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A value of Avro in JSON: bytes are base64, and what is no number of JSON is its name."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value

@@ -72,14 +72,16 @@ Mode = Literal["scd1", "scd2", "append"]
 class Asked:
     """What the manifest says of a table. Without a mode, it depends on whether records have a key.
 
-    ``deleted_at`` is the column of soft deletes.
+    ``deleted_at`` is the column of soft deletes, ``rename`` has names in the mirror by those in the source.
     """
 
     mode: Mode | None = None
     primary_key: Sequence[str] = ()
     soft: bool = False
     deleted_at: str = "deleted_at"
+    include: frozenset[str] | None = None
     exclude: frozenset[str] = frozenset()
+    rename: Mapping[str, str] = field(default_factory=dict)
     unrepresentable: Unrepresentable = "quarantine"
     filter: Condition | None = None
     expectations: Sequence[Expected] = ()
@@ -140,7 +142,9 @@ class Mirrored:
 
     def has(self, column: str) -> bool:
         """Whether the mirror has a column of the source."""
-        return column not in self.asked.exclude and not self.is_metadata(column)
+        asked = self.asked
+        kept = column not in asked.exclude if asked.include is None else column in asked.include
+        return kept and not self.is_metadata(column)
 
     @property
     def mode(self) -> Mode:
@@ -158,9 +162,10 @@ class Mirrored:
         return {self.text_of(key): each.seq.hex() for key, each in self.mirror.tombstones.items()}
 
     def text_of(self, key: Key) -> str:
-        """The text of a key."""
-        kinds = {name: self.columns[name] for name in self.key}
-        return encode(dict(zip(self.key, key, strict=True)), kinds)
+        """The text of a key, which has the names of the mirror."""
+        names = [self.asked.rename.get(name, name) for name in self.key]
+        kinds = {name: self.columns[column] for name, column in zip(names, self.key, strict=True)}
+        return encode(dict(zip(names, key, strict=True)), kinds)
 
 
 @dataclass

@@ -141,6 +141,30 @@ def test_the_engine_and_the_rules_agree_on_many_histories(
     compare(spark, tmp_path, number=number, size=100, modes=True, batches=3)
 
 
+SELECTED = [
+    {"source": "public.items", "columns": {"rename": {"big": "large", "id": "number"}, "exclude": ["note"]}},
+    {"source": "public.soft", "columns": {"include": ["h", "id", "big"], "rename": {"big": "v"}}},
+    {"source": "public.versions", "columns": {"rename": {"v": "value", "h": "house"}}},
+    {"source": "public.listed", "columns": {"include": ["id", "v"], "rename": {"v": "id2"}}},
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_the_engine_and_the_rules_agree_on_columns_that_are_chosen_and_renamed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A new name may be that of a column that is left out. Values come late, and tables are truncated."""
+    modes = {each["source"]: each for each in SETTINGS}
+    asked = [{**modes.get(each["source"], {}), **each} for each in SELECTED]
+    named = {each["source"].partition(".")[2] for each in asked}
+    played = [each for each in histories(3, 10, modes=True) if each.shape.name in named]
+    mirroring = Mirroring(tmp_path, {"tables": asked})
+    mirroring.deliver(beside([parts(shuffled(doubled(each.records), 3), 3) for each in played]))
+    mirroring.run(spark)
+    assert_agreement(spark, mirroring)
+
+
 def compare(
     spark: SparkSession, folder: Path, number: int, size: int, *, modes: bool = False, batches: int = 5
 ) -> None:
