@@ -215,7 +215,7 @@ def test_keys_are_in_no_plan_and_in_no_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A job is described by Spark in many ways, and by Python."""
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG)  # at which Py4J logs what the JVM answers
     texts, collect = list[str](), DataFrame.collect
 
     def collect_described(frame: DataFrame) -> Any:

@@ -8,7 +8,11 @@ the version.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import get_ident
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -35,6 +39,7 @@ _NOT_CACHED: Final = "fs.s3a.impl.disable.cache"
 _LOGIN: Final = ("proxy.username", "proxy.password")
 _TRUSTED: Final = "javax.net.ssl.trustStore"
 _OF_JVM: Final = ("http.proxyHost", "https.proxyHost", "aws.endpointUrl", "aws.endpointUrlS3")
+_LOGGERS: Final = [logging.getLogger(f"py4j.{name}") for name in ("clientserver", "java_gateway")]
 _OF_ENVIRONMENT: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 
@@ -59,7 +64,8 @@ class Client:
         """Return how the bucket is reached now: keys may change from time to time."""
         shared = self._files.getS3AInternals().shareCredentials(_PURPOSE)
         try:
-            return replace(self._access, keys=_keys(shared.resolveCredentials()))
+            with _unlogged():
+                return replace(self._access, keys=_keys(shared.resolveCredentials()))
         finally:
             shared.close()
 
@@ -93,8 +99,26 @@ class Client:
         for each in (f"{PREFIX}bucket.{self._bucket}.{name}", f"{PREFIX}{name}"):
             found = conf.getPassword(each)
             if found is not None:
-                return str(java_class(self._spark, "java.lang.String").valueOf(found))
+                with _unlogged():
+                    return str(java_class(self._spark, "java.lang.String").valueOf(found))
         return None
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Have Py4J log nothing that this thread is told by the JVM: at the level DEBUG, it logs every answer."""
+    thread = get_ident()
+
+    def is_of_another(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    for each in _LOGGERS:
+        each.addFilter(is_of_another)
+    try:
+        yield
+    finally:
+        for each in _LOGGERS:
+            each.removeFilter(is_of_another)
 
 
 def _keys(credentials: Any) -> Keys | None:
