@@ -257,7 +257,8 @@ def test_keys_are_in_no_event_log_and_in_nothing_that_a_driver_says(
     events.mkdir()
     mirroring = delivered(tmp_path / "p", bucket, parts(history(5, PLAIN).records, 4))
     text = mirroring.manifest.read_text()
-    logged = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}", ENGINE: "columns"}
+    logged = {"enabled": "true", "dir": f"file://{events}", "compress": "false"}
+    logged = {**{f"spark.eventLog.{name}": value for name, value in logged.items()}, ENGINE: "columns"}
     lines = "".join(f"      {name}: '{value}'\n" for name, value in logged.items())
     mirroring.manifest.write_text(text.replace("    conf:\n", f"    conf:\n{lines}", 1))
     with driver(mirroring, "--once") as running:
@@ -373,12 +374,13 @@ def test_a_table_asks_the_store_less_often_than_by_spark(
             asked[engine, tables] = median(requests for requests, _ in found[-4:])
     s3.conf.unset(ENGINE)
     one = {engine: (asked[engine, 4] - asked[engine, 1]) / 3 for engine in ("columns", "")}
-    assert one["columns"] * 3 <= one[""], (one, asked)
+    assert one["columns"] * 1.5 <= one[""], (one, asked)
     assert one["columns"] <= MOST_REQUESTS, (one, asked)
 
 
-MOST_REQUESTS = 12
-"""Of a table without deletes in a batch: three looks at the log before, a file or two, and the commit."""
+MOST_REQUESTS = 9
+"""Of a table without deletes in a batch: five looks at the log, its entry, and a file; sometimes files are
+read."""
 
 
 def store_below(bucket: Bucket, name: str) -> dict[str, Any]:
