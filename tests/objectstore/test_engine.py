@@ -368,7 +368,7 @@ def test_a_table_asks_the_store_less_often_than_by_spark(
         s3.conf.set(ENGINE, engine)
         for tables in (1, 4):
             here = store_below(bucket, f"{engine or 'spark'}{tables}")
-            mirroring = delivered(tmp_path / f"{engine}{tables}", bucket, of_several(tables, 8, 5), **here)
+            mirroring = delivered(tmp_path / f"{engine}{tables}", bucket, of_several(tables, 8, 10), **here)
             with measured(bucket) as found:
                 mirroring.run(s3)
             asked[engine, tables] = median(requests for requests, _ in found[-4:])
