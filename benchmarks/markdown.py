@@ -9,7 +9,8 @@ from typing import Any
 from benchmarks.race import OURS, median, warm
 from benchmarks.stats import percentile, ratio
 
-_EQUAL = {True: "yes", False: "no", None: "-"}
+EQUAL = {True: "yes", False: "no", None: "-"}
+"""What tables say of whether a lane ended with the rows of the source."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -35,5 +36,5 @@ def _lane_row(lane: Mapping[str, Any], beside: Mapping[str, Any]) -> list[str]:
         f"{lane['load']['batch'] / middle:,.0f}",
         f"{median(lane, 'cpu'):.2f}",
         "" if lane is beside else f"{ratio(warm(beside), seconds):.2f}",
-        _EQUAL[lane["equal"]],
+        EQUAL[lane["equal"]],
     ]

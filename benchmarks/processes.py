@@ -70,16 +70,11 @@ def resident_mib(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
-def proportional_mib_of_tree(pid: int) -> float:
-    """Return the memory of a process and of all that it has started, in MiB.
-
-    What several of them share counts once (Pss in proc_pid_smaps(5)).
-    """
-    return sum(map(proportional_mib, tree(pid)))
-
-
 def proportional_mib(pid: int) -> float:
-    """Return the same of one process, 0 if it has ended."""
+    """Return the memory of a process in MiB, 0 if it has ended.
+
+    Of what several processes share, each has a part (Pss in proc_pid_smaps(5)).
+    """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

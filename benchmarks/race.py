@@ -23,6 +23,7 @@ from benchmarks.contenders import Contender, Floor, Ours, Textbook
 from benchmarks.events import Files, Load
 from benchmarks.events import make as make_load
 from benchmarks.rival import Polars
+from lakemirror.api import spark_settings
 
 OURS = "lakemirror"
 IN_COLUMNS = f"{OURS}, in columns"
@@ -37,7 +38,7 @@ def ours(settings: Mapping[str, str]) -> Make:
     return lambda spark, folder, load: Ours(spark, folder, load, settings)
 
 
-COLUMNS = {"spark.lakemirror.engine": "columns"}
+COLUMNS = {spark_settings.ENGINE: spark_settings.IN_COLUMNS}
 
 CONTENDERS: dict[str, Make] = {
     OURS: Ours,

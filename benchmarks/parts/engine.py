@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks.events import Load
-from benchmarks.markdown import table
+from benchmarks.markdown import EQUAL, table
 from benchmarks.options import Options
 from benchmarks.parts.mixes import MIXES
 from benchmarks.race import CONTENDERS, IN_COLUMNS, OURS, Lane, lanes, median, race, warm
@@ -102,9 +102,8 @@ def _table(found: Sequence[Mapping[str, Any]], *, by_first: bool) -> str:
         if each is not first:
             mine, other = (each, first) if by_first else (first, each)
             ratios = [f"{ratio(warm(mine, part), warm(other, part)):.2f}" for part in ("seconds", "cpu")]
-        equal = {True: "yes", False: "no", None: "-"}[each["equal"]]
         middles = [f"{median(each):.2f}", f"{median(each, 'cpu'):.2f}"]
-        lines.append([each["name"], *middles, *ratios, equal])
+        lines.append([each["name"], *middles, *ratios, EQUAL[each["equal"]]])
     return table(header, lines)
 
 

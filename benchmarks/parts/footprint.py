@@ -48,7 +48,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def measure(options: Options, load: Load, name: str) -> dict[str, float]:
-    """Return the most that was used at a time, in MiB: by all processes, and by those of Python's workers."""
+    """Return the most that was used at a time, in MiB: by all processes, the JVM, and Python's workers."""
     heap = {"spark.driver.memory": HEAP}
     with options.session(heap) as spark, options.folder("footprint") as folder:
         files, contender = make(load, folder / "load"), Ours(spark, folder / "ours", load, _LANES[name])
@@ -69,12 +69,8 @@ def _sampled(jvm: int) -> Iterator[dict[str, float]]:
 
     def sample() -> None:
         while not stop.wait(_EVERY_SECONDS):
-            below, java = (processes.proportional_mib_of_tree(jvm), processes.proportional_mib(jvm))
-            now = {
-                "all": processes.proportional_mib(os.getpid()) + below,
-                "workers": below - java,
-                "jvm": java,
-            }
+            mine, java, *workers = map(processes.proportional_mib, (os.getpid(), *processes.tree(jvm)))
+            now = {"all": mine + java + sum(workers), "workers": sum(workers), "jvm": java}
             most.update({name: max(most[name], value) for name, value in now.items()})
 
     thread = threading.Thread(target=sample, daemon=True)
