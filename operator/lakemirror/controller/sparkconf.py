@@ -31,9 +31,9 @@ _OVERHEAD_AT_LEAST_MIB = 1024
 
 The latter is for classes, their code and threads, whatever the size of the heap.
 """
+_EXECUTOR_OVERHEAD = "spark.executor.minMemoryOverhead"
 _EXECUTOR_OVERHEAD_AT_LEAST_MIB = 384
-"""Spark's default of `_LEAST`."""
-_LEAST = "spark.executor.minMemoryOverhead"
+"""Spark's default of this setting."""
 _WORKER_MIB = 768
 """What each core needs besides, for a Python worker that applies changes in columns.
 
@@ -128,7 +128,7 @@ def _of_executors(spark: Spark) -> dict[str, str]:
     return {
         "spark.executor.memory": spark.executors.memory,
         "spark.executor.cores": str(spark.executors.cores),
-        **({_LEAST: f"{least}m"} if least > _EXECUTOR_OVERHEAD_AT_LEAST_MIB else {}),
+        **({_EXECUTOR_OVERHEAD: f"{least}m"} if least > _EXECUTOR_OVERHEAD_AT_LEAST_MIB else {}),
     }
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.engine.commits import DeltaTable
 from lakemirror.driver.engine.mirror_files import NotForEngine
-from lakemirror.driver.writer.entry import LOG, LogStore, name_of
+from lakemirror.driver.writer.entry import name_of
 from lakemirror.driver.writer.java_s3 import Client
 from lakemirror.driver.writer.java_store import S3LogStore, checkpoint_by_delta
 from lakemirror.driver.writer.s3_access import S3, SCHEME, NotTranslated
-from lakemirror.driver.writer.stores import Files, FileSystem, LocalDisk, LocalLogStore
+from lakemirror.driver.writer.stores import FileSystem, LocalDisk
 
 _LOCAL: Final = "/"
 
@@ -33,6 +34,7 @@ class FileSystems:
         """Hadoop's clients, by their bucket."""
         self._buckets: dict[str, S3] = {}
         """The buckets of this batch, by their name."""
+        self._lock = Lock()
 
     def renew(self) -> None:
         """Begin a batch: keys may have changed."""
@@ -47,9 +49,11 @@ class FileSystems:
 
     def table(self, path: str) -> DeltaTable:
         """Return the table at a path. Raises as `of` does."""
-        files = self.of(path).files(path)
         by_delta = partial(checkpoint_by_delta, self._spark, path)
-        return DeltaTable(path, files, self._log(path, files), by_delta)
+        if path.startswith(_LOCAL):
+            return DeltaTable.on_disk(Path(path), by_delta)
+        files = self.of(path).files(path)
+        return DeltaTable(path, files, S3LogStore(self._spark, path, files), by_delta)
 
     def renew_table(self, table: DeltaTable) -> None:
         """Have a table reached with what holds for this batch. Raises as `of` does."""
@@ -64,17 +68,14 @@ class FileSystems:
         if isinstance(table.log, S3LogStore) and not table.log.is_hadoops(newest):
             raise NotForEngine("tasks would not find its mirror, or would find another one")
 
-    def _log(self, path: str, files: Files) -> LogStore:
-        is_local = path.startswith(_LOCAL)
-        return LocalLogStore(Path(path) / LOG) if is_local else S3LogStore(self._spark, path, files)
-
     def _bucket(self, path: str) -> S3:
         name = path.removeprefix(SCHEME).partition("/")[0]
         try:
-            if name not in self._clients:
-                self._clients[name] = Client(self._spark, path)
-            if name not in self._buckets:
-                self._buckets[name] = S3(self._clients[name].access())
+            with self._lock:  # many tables are looked at side by side, and keys are asked for once
+                if name not in self._clients:
+                    self._clients[name] = Client(self._spark, path)
+                if name not in self._buckets:
+                    self._buckets[name] = S3(self._clients[name].access())
+                return self._buckets[name]
         except NotTranslated as reason:
             raise NotForEngine(f"tasks cannot reach its mirror: {reason}") from None
-        return self._buckets[name]
