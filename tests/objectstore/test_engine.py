@@ -34,7 +34,7 @@ from tests.support.delivery import Batches, cut, parts
 from tests.support.driver_process import driver
 from tests.support.histories import Shape, Step, play
 from tests.support.object_store import ACCESS_KEY, SECRET_KEY, Bucket
-from tests.support.s3_proxy import Fault, commits, every, puts
+from tests.support.s3_proxy import Fault
 from tests.support.store_mirroring import StoreMirroring
 
 pytestmark = [pytest.mark.sources, pytest.mark.timeout(600)]
@@ -130,16 +130,9 @@ def of_data(method: str, path: str) -> bool:
 def test_answers_that_fail_or_never_come_cost_time_only(
     columns: SparkSession, bucket: Bucket, tmp_path: Path
 ) -> None:
-    """503 to each eleventh request, each seventh put unheard, and 412 to commits that conflict with none."""
     mirroring = delivered(tmp_path, bucket, parts(history(5, PLAIN).records, 6))
-    wrong = [
-        Fault(412, commits, times=2, share=3),
-        Fault(503, every, times=10_000, share=11),
-        Fault("lost", puts, times=10_000, share=7),
-    ]
-    with bucket.proxy.fault(wrong[0]), bucket.proxy.fault(wrong[1]), bucket.proxy.fault(wrong[2]):
+    with bucket.proxy.answers_that_fail_or_never_come():
         mirroring.run(columns)
-    assert [fault.met > 1 for fault in wrong] == [True] * 3
     require_right(columns, mirroring)
 
 

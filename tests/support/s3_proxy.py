@@ -6,7 +6,7 @@ import http.client
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
@@ -99,6 +99,23 @@ class Proxy:
             yield fault
         finally:
             self._faults.remove(fault)
+
+    @contextmanager
+    def answers_that_fail_or_never_come(self) -> Iterator[None]:
+        """503 to each eleventh request, each seventh put unheard, and 412 to commits that conflict with none.
+
+        Each of them has to be met more than once.
+        """
+        faults = [
+            Fault(412, commits, times=2, share=3),
+            Fault(503, every, times=10_000, share=11),
+            Fault("lost", puts, times=10_000, share=7),
+        ]
+        with ExitStack() as stack:
+            for each in faults:
+                stack.enter_context(self.fault(each))
+            yield
+        assert [fault.met > 1 for fault in faults] == [True] * 3
 
     @contextmanager
     def away(self) -> Iterator[None]:
