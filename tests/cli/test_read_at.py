@@ -38,6 +38,15 @@ def test_versions_and_their_queries(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert result.stdout == f"public.a: version 4\n  {QUERY};\n"
 
 
+def test_a_name_that_would_end_a_line_elsewhere_leaves_the_json_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = TableAt("public.a\u2028b\x85", "/lake/a", 4, QUERY)
+    result = asked(ReadAt("0/17", "00", "shop", None, (table,)), monkeypatch, tmp_path, "-o", "json")
+    [shown] = json.loads(result.stdout)["tables"]
+    assert shown["source"] == table.source
+
+
 def test_mirrors_in_a_database_are_refused(tmp_path: Path) -> None:
     target = {"table": "mirror.{table}", "jdbc": {"url": "jdbc:mariadb://db/"}}
     pipeline = CdcPipeline.from_dict(changed(target=target))

@@ -64,7 +64,7 @@ def read_at(
     module = driver_module("read_at")
     answer = call(module.read_at, pipeline, position, tables=tables, log=log, settled=settled, debug=debug)
     if output == "json":
-        say(*json.dumps(answer.to_document(), indent=2, ensure_ascii=False).splitlines())
+        say(*json.dumps(answer.to_document(), indent=2, ensure_ascii=False).split("\n"))
     else:
         say(*told(answer))
     if not answer.found:
