@@ -438,6 +438,10 @@ def test_python_workers_have_memory_where_they_run() -> None:
     settings = json.loads(build.config_data(beside)[f"{beside.revision}-spark.json"])
     assert settings["spark.executor.minMemoryOverhead"] == f"{384 + 2 * 768}m"
     assert sparkconf.executor_memory(beside.spec.spark) == f"{4096 + 384 + 2 * 768}Mi"
+    more = app(spark={"conf": {**conf, "spark.executor.cores": "8"}})
+    assert sparkconf.executor_memory(more.spec.spark) == f"{4096 + 384 + 8 * 768}Mi"
+    alone = app(spark={"executors": {"max": 0}, "conf": {**conf, "spark.master": "local[6, 2]"}})
+    assert sparkconf.driver_memory(alone.spec.spark) == f"{2048 + 1024 + 6 * 768}Mi"
     plain = json.loads(build.config_data(app())[f"{app().revision}-spark.json"])
     assert "spark.executor.minMemoryOverhead" not in plain
 

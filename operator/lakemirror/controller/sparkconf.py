@@ -21,6 +21,9 @@ _PORT = re.compile(r"\d{1,5}")
 _WITHOUT_UI = {"spark.ui.enabled": "false"}
 """The UI asks nobody for a password, and shows all settings."""
 _MEMORY = re.compile(r"(\d+)(?:([kmgt])b?)?")
+_CORES = re.compile(r"[0-9]{1,4}")
+_LOCAL = re.compile(r"local\[\s*([0-9]{1,4})\b")
+"""The number of threads of a driver that has the tasks itself."""
 _OVERHEAD = 0.4
 """What a driver needs besides its heap, as a fraction of it: Python, and the JVM's own memory.
 
@@ -176,13 +179,16 @@ def executor_memory(spark: Spark) -> str:
 
 def _driver_overhead_mib(spark: Spark) -> int:
     """Return the least that a driver needs besides its heap. Without executors, it has their tasks."""
-    return _OVERHEAD_AT_LEAST_MIB + (
-        _workers_mib(spark, spark.driver.cores) if spark.executors.max == 0 else 0
-    )
+    if spark.executors.max > 0:
+        return _OVERHEAD_AT_LEAST_MIB
+    master = _LOCAL.match(spark.conf.get("spark.master", ""))
+    return _OVERHEAD_AT_LEAST_MIB + _workers_mib(spark, int(master[1]) if master else spark.driver.cores)
 
 
 def _executor_overhead_mib(spark: Spark) -> int:
-    return _EXECUTOR_OVERHEAD_AT_LEAST_MIB + _workers_mib(spark, spark.executors.cores)
+    cores = spark.conf.get("spark.executor.cores", "")
+    number = int(cores) if _CORES.fullmatch(cores) else spark.executors.cores
+    return _EXECUTOR_OVERHEAD_AT_LEAST_MIB + _workers_mib(spark, number)
 
 
 def _workers_mib(spark: Spark, cores: int) -> int:
