@@ -287,6 +287,8 @@ def _properties(folder: Path, host: str, port: int, controller: int) -> dict[str
         "group.initial.rebalance.delay.ms": 0,
         "auto.create.topics.enable": "false",
         "log.cleaner.backoff.ms": 500,
+        # Captured records keep their times, which are older than the seven days that are kept by default.
+        "log.retention.ms": -1,
     }
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -324,6 +325,31 @@ def test_after_a_crash_the_same_batch_comes_again(
     assert setup.batches[0][0] == pending
     assert setup.values == [*(str(i).encode() for i in range(5)), b"later"]
     assert list(feed.pending()) == []
+
+
+def test_spark_is_told_of_a_failure_in_a_few_lines(
+    setup: Setup, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It searches them with a pattern that needs stack for each character."""
+    topic = kafka.create("told")
+    fill(kafka, topic, ["0"])
+    setup.crash = OursError("the table " * 1000)
+    setup.crash.__cause__ = OursError("at a place\n" * 1000)
+    feed, told = setup.feed(topics=[topic]), []
+    call = feed._call
+
+    def spy(*batch: Any) -> None:
+        try:
+            call(*batch)
+        except RuntimeError as error:
+            told.append("".join(traceback.format_exception(error)))
+            raise
+
+    monkeypatch.setattr(feed, "_call", spy)
+    with pytest.raises(OursError):
+        feed.run(setup.apply, once=True, stopping=lambda: False)
+    assert ["the table the table" in text for text in told] == [True]
+    assert len(told[0]) < 2000
 
 
 def test_a_batch_whose_number_has_a_marker_already_is_not_lost(setup: Setup, kafka: Broker) -> None:

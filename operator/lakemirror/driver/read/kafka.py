@@ -483,10 +483,11 @@ class KafkaFeed:
                 faults.reach("before-checkpoint-commit")
                 self._standing.check()
             except BaseException as error:
-                # Includes errors that py4j does not expect in a callback. Spark sees an Exception.
+                # Includes errors that py4j does not expect in a callback. Spark sees an Exception, and searches
+                # the traceback with a pattern that overflows its stack on a long one.
                 self._failure = error
                 self._draining.set()
-                raise RuntimeError(f"batch {batch_id} failed: {error}") from error
+                raise RuntimeError(f"batch {batch_id} failed: {str(error)[:1000]}") from None
             self._position = self._log.until(batch_id)
             self._applied = batch_id
 
