@@ -150,7 +150,7 @@ def test_a_record_that_makes_spark_throw_is_quarantined_alone(
     assert "a codec's mistake" in row["reason"]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee("However many records cannot be read, the others are applied")
 def test_more_records_make_spark_throw_than_can_be_found_at_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -123,7 +123,9 @@ def delivered(mirroring: Mirroring, cases: Sequence[Case]) -> Mirroring:
     "cases",
     [
         pytest.param([case for case in CASES if case.name in FEW], id="few"),
-        pytest.param([case for case in CASES if case.name not in FEW], id="others", marks=pytest.mark.long),
+        pytest.param(
+            [case for case in CASES if case.name not in FEW], id="others", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_the_former_key_does_not_wait_for_an_image(

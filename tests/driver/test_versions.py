@@ -96,7 +96,7 @@ def test_columns_that_are_added_and_widened(spark: SparkSession, tmp_path: Path)
     }
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_a_key_is_needed_where_the_manifest_asks_for_versions(spark: SparkSession, tmp_path: Path) -> None:
     """Of tables in general it does not: those without a key keep all events anyway."""
@@ -127,7 +127,7 @@ def test_a_mirror_does_not_change_its_mode(spark: SparkSession, tmp_path: Path) 
     assert "was made with mode scd1, and scd2 is asked for now" in error
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_a_view_has_the_current_rows_of_a_table_of_the_catalog(spark: SparkSession, tmp_path: Path) -> None:
     shop, before, after = Shop(), table("viewed", V), table("viewed", V, BIG)
@@ -230,7 +230,7 @@ def test_settings_of_versions(spark: SparkSession, tmp_path: Path) -> None:
     assert "was made with the trackedColumns" in (again.tables["demo.public.tracked"].error or "")
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("by", ["offset", "timestamp"])
 def test_changes_whose_position_does_not_count_are_not_placed_by_it(
     by: str, spark: SparkSession, tmp_path: Path

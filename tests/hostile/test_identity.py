@@ -286,7 +286,7 @@ def test_a_key_change_in_an_event_list_ends_the_former_row(spark: SparkSession, 
 @pytest.mark.long
 @pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 @pytest.mark.guarantee("Values that Maxwell's records leave out stay as they were")
-@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_values_that_maxwell_leaves_out_stay(together: bool, spark: SparkSession, tmp_path: Path) -> None:
     changes = [
         change
@@ -322,7 +322,7 @@ def test_values_that_maxwell_leaves_out_stay(together: bool, spark: SparkSession
 # -- conditions on what is absent ---------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A condition is never decided by the absence of what it reads: a schema without the column holds the "
     "table, a record without the member goes to quarantine"
@@ -394,7 +394,7 @@ JSON = '{"id":1,"v":"one"}\n{"id":2,"v":"tw'
     "quarantined half is closed"
 )
 @pytest.mark.parametrize(
-    "mode", ["scd1", *(pytest.param(m, marks=pytest.mark.long) for m in ("scd2", "append"))]
+    "mode", ["scd1", *(pytest.param(m, marks=pytest.mark.thorough) for m in ("scd2", "append"))]
 )
 def test_a_line_that_is_complete_later_stands(mode: str, spark: SparkSession, tmp_path: Path) -> None:
     found = {}

@@ -298,7 +298,7 @@ def test_a_table_is_mirrored_under_its_own_names(spark: SparkSession, outcome: O
     check(spark, outcome, case)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", [case for case in AVRO if case.refused is None], ids=shown)
 def test_a_table_is_mirrored_from_avro(spark: SparkSession, in_avro: Outcome, case: Case) -> None:
     check(spark, in_avro, case)

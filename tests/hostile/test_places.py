@@ -230,7 +230,7 @@ def test_a_column_of_the_users_keeps_its_values(spark: SparkSession, told: Told)
     assert {row["id"]: row["note"] for row in rows} == {1: "mine", 2: None, 3: "mine"}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A mirror that was removed, restored or replaced is held until it is read again or reloaded; rows "
     "changed by hand are reported, and the table goes on; a column of the user's stays"

@@ -204,7 +204,7 @@ def test_a_batch_that_is_done_again_need_not_be_in_the_history_any_more(
     "writer",
     [
         "direct",
-        pytest.param("merge", marks=pytest.mark.long),
+        pytest.param("merge", marks=pytest.mark.thorough),
         pytest.param("append", marks=pytest.mark.thorough),
     ],
 )

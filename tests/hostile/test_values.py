@@ -427,7 +427,7 @@ def of_debezium(number: int, **row: Any) -> Record:
     return {**place, "key": json.dumps({"id": number}), "value": json.dumps(value), "headers": []}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A text is base64, hexadecimal or a number only where the manifest or the kind of source says so, or "
     "nothing else fits; otherwise its record waits, and the reason names the setting"

@@ -79,7 +79,10 @@ def test_columns_make_of_a_history_what_the_rules_make_of_it(soft: bool) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize("first", range(BLOCK, 2000, BLOCK))
+@pytest.mark.parametrize(
+    "first",
+    [BLOCK, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2 * BLOCK, 2000, BLOCK))],
+)
 def test_columns_make_of_many_histories_what_the_rules_make_of_them(first: int, soft: bool) -> None:
     for number in range(first, first + BLOCK):
         check(number, soft=soft)

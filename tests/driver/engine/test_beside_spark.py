@@ -26,7 +26,7 @@ def row(number: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS"])
-@pytest.mark.parametrize("little", [0, 1 << 20])
+@pytest.mark.parametrize("little", [0, pytest.param(1 << 20, marks=pytest.mark.thorough)])
 def test_spark_and_the_engine_take_turns(spark: SparkSession, tmp_path: Path, kind: str, little: int) -> None:
     table = OnDisk.of(tmp_path / "t", FORM)
     name = f"delta.`{table.path}`"

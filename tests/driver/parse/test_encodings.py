@@ -102,7 +102,7 @@ def reasons(spark: SparkSession, mirroring: Mirroring) -> dict[int, str]:
     return {row["offset"]: row["reason"] for row in stored.where("state = 'open'").collect()}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_what_is_wrong_with_a_record_is_said_of_it_alone(
     spark: SparkSession, tmp_path: Path, registry: Registry
 ) -> None:
@@ -166,7 +166,7 @@ def test_a_batch_asks_for_a_bounded_number_of_unknown_schemas() -> None:
     assert encoding.documents.values
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A schema, embedded or registered, is checked whole before anything uses it, and is read or refused"
 )
@@ -242,7 +242,7 @@ def prefixed(number: int, key: bytes, value: bytes) -> Record:
     }
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_ids_in_headers_and_in_other_forms(spark: SparkSession, tmp_path: Path, registry: Registry) -> None:
     """All in one batch. Apicurio's two kinds of numbers do not mean the same schemas."""
     key, envelope = (registry.schemas[number]["schema"] for number in (1, 2))

@@ -229,7 +229,7 @@ def test_a_table_that_was_made_again_is_told(spark: SparkSession, tmp_path: Path
         chain.run()
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee("A change feed whose source went back stops the pipeline")
 def test_a_table_that_goes_back_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """Its folder is restored from a copy: versions that were read have other numbers of changes now."""
@@ -255,7 +255,7 @@ def test_a_table_that_goes_back_is_told(spark: SparkSession, tmp_path: Path) -> 
     assert {(1, "a"), (3, "c"), (4, "d")} <= set(chain.rows())
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee("A batch that all tables have needs its input no more")
 def test_what_all_tables_have_is_done_though_its_changes_are_gone(
     spark: SparkSession, tmp_path: Path
@@ -698,7 +698,7 @@ def test_a_list_of_events_is_read_as_these_events(spark: SparkSession, tmp_path:
         copy.run(netChanges=True)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A copy of an event list has its events; an overwrite with other types is reported with the remedy"
 )

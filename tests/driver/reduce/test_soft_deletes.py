@@ -53,7 +53,7 @@ def soft() -> Table:
     return table("soft", V, NOTE)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_columns_may_be_called_like_states_and_stored_rows(
     spark: SparkSession, tmp_path: Path, shop: Shop
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_row_that_was_deleted_and_is_made_and_deleted_again_is_the_new_one(
 FILTERED: Mapping[str, Any] = {"tables": [{"source": "soft", **SOFT, "filter": "v > 0"}]}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_time_is_that_of_the_first_delete_after_the_row_was_last_there(
     spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
 ) -> None:
@@ -215,7 +215,7 @@ def test_a_truncate_is_a_delete_of_each_row_there(
     assert rows(spark, tmp_path, [first, *batches]) == expected
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_row_that_a_truncate_deletes_has_the_metadata_of_its_last_change(
     spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
 ) -> None:

@@ -348,7 +348,7 @@ def test_a_new_table_is_loaded_and_what_cannot_be_is_told(
     assert items.rows() == {}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("by", ["timestamp", pytest.param("offset", marks=pytest.mark.long)])
 def test_a_reload_keeps_the_order_of_a_mirror_that_is_there_and_of_a_new_one(
     by: str, spark: SparkSession, tmp_path: Path
@@ -373,7 +373,7 @@ def test_a_reload_keeps_the_order_of_a_mirror_that_is_there_and_of_a_new_one(
         assert stored(spark, mirroring, name) == {1: 2, 2: 3}, name
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_an_offset_means_something_in_its_own_partition_only(spark: SparkSession, tmp_path: Path) -> None:
     """Offsets of one partition may be far ahead of those of another one, whose rows change all the same."""
     shop, of = Shop(), table("items", Column("v", "int32"))
@@ -463,7 +463,7 @@ def test_no_value_of_a_snapshot_is_cut_and_what_cannot_be_judged_is_left(
     assert found() == unfit
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_snapshot_from_before_tombstones_that_are_collected_brings_no_row_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -143,7 +143,7 @@ def test_what_fails_is_a_warning(
     assert all("No space left" in each for each in summary.warnings)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_nothing_runs_before_it_is_due_or_where_nobody_asks(spark: SparkSession, tmp_path: Path) -> None:
     later = {"maintenance": {"optimize": {"every": "1h"}, "vacuum": {}}}
     for name, settings in (("later", later), ("never", {})):
@@ -244,7 +244,7 @@ def log_properties(spark: SparkSession, path: str) -> dict[str, str]:
 WEEK, DAY = "interval 604800 seconds", "interval 86400 seconds"
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A batch costs what it brings, however many came before: logs have a limit unless a property of the "
     "table sets one, listings begin at the last checkpoint, and our own tables are compacted unasked"

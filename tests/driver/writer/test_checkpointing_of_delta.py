@@ -58,7 +58,16 @@ def ids(spark: SparkSession, path: Path) -> list[int]:
     return sorted(row.id for row in spark.read.format("delta").load(str(path)).select("id").collect())
 
 
-@pytest.mark.parametrize("name", ["classic", "of several parts", "V2 in JSON", "of a clustered table"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "classic",
+        *(
+            pytest.param(each, marks=pytest.mark.thorough)
+            for each in ("of several parts", "V2 in JSON", "of a clustered table")
+        ),
+    ],
+)
 def test_delta_goes_on_from_a_checkpoint(name: str, spark: SparkSession, tmp_path: Path) -> None:
     kind, path = KINDS[name], tmp_path / "t"
     made(spark, path, kind)

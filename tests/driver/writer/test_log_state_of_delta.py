@@ -74,6 +74,7 @@ KINDS = {
     ),
     "of a clustered table": Kind(1, {}, {}, "CLUSTER BY (id, day)"),
 }
+OFTEN = ("classic", "with nothing but columns of statistics", "V2 in Parquet")
 
 
 @contextmanager
@@ -177,7 +178,9 @@ def _spelling(value: Any) -> Any:
     return value.rstrip("Z0").rstrip(".") if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [each if each in OFTEN else pytest.param(each, marks=pytest.mark.thorough) for each in KINDS]
+)
 def test_every_kind_of_checkpoint(name: str, spark: SparkSession, tmp_path: Path) -> None:
     kind, path = KINDS[name], tmp_path / "t"
     made(spark, path, kind)
