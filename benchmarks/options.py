@@ -80,8 +80,13 @@ class Options:
 
     @property
     def spark_settings(self) -> dict[str, str]:
-        """Spark settings in addition to those that the driver makes itself."""
-        return {"spark.driver.memory": self.memory, **(_SPARK_OF_SHORT_RUNS if self.quick else {})}
+        """Spark settings in addition to those that the driver makes itself.
+
+        The workers of Python are those of the engine, as in a session whose settings ask for it: contenders
+        with and without it share a session.
+        """
+        daemon = {"spark.python.daemon.module": "lakemirror.driver.engine.daemon"}
+        return {"spark.driver.memory": self.memory, **daemon, **(_SPARK_OF_SHORT_RUNS if self.quick else {})}
 
     @contextmanager
     def session(self, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[SparkSession]:
