@@ -483,7 +483,7 @@ class KafkaFeed:
                 faults.reach("before-checkpoint-commit")
                 self._standing.check()
             except BaseException as error:
-                # Includes errors that py4j does not expect in a callback. Spark sees an Exception, and searches
+                # Includes errors that py4j does not expect in a callback. Spark sees an Exception. It searches
                 # the traceback with a pattern that overflows its stack on a long one.
                 self._failure = error
                 self._draining.set()
