@@ -483,8 +483,8 @@ class KafkaFeed:
                 faults.reach("before-checkpoint-commit")
                 self._standing.check()
             except BaseException as error:
-                # Includes errors that py4j does not expect in a callback. Spark sees an Exception. It searches
-                # the traceback with a pattern that overflows its stack on a long one.
+                # Includes errors that py4j does not expect in a callback. Spark sees an Exception, whose
+                # traceback it searches with a pattern that overflows its stack on a long one.
                 self._failure = error
                 self._draining.set()
                 raise RuntimeError(f"batch {batch_id} failed: {str(error)[:1000]}") from None
