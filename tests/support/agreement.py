@@ -277,7 +277,7 @@ def _have_waited(reasons: dict[Any, str], engine: Engine, name: str, table: Mirr
 
 def _kind(kind: Any) -> str | None:
     """A type as the audit has it."""
-    return None if kind is None else shown(kind).replace("`", "").replace(": ", ":").replace(", ", ",")
+    return None if kind is None else shown(kind)
 
 
 def targets_of(spark: SparkSession, mirroring: Mirroring) -> dict[str, str]:

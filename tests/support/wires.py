@@ -106,6 +106,13 @@ ISO_MOMENTS = [
 ]
 PLACEHOLDERS = [f'"{each}"' for each in (HOLE.text, B64, HOLE.octets.hex())]
 
+TWICE = [
+    '{"a":1,"a":2}',
+    '{"a": 1.50, "b": [ {"a": "x", "\\u0061": null} ], "c": "\\u0022"}',
+    f'{{"scale":2,"scale":2,"value":{of(12345)}}}',
+]
+"""Objects that have a member twice."""
+
 FIELDS: list[tuple[dict[str, Any], Kind | None, list[str]]] = [
     (field("int8"), None, ["-128", "127", "128", "200", *NOT_NUMBERS]),
     (field("int16"), None, ["-32768", "32768", *NOT_NUMBERS]),
@@ -122,7 +129,7 @@ FIELDS: list[tuple[dict[str, Any], Kind | None, list[str]]] = [
     (
         field("string"),
         None,
-        ['"a"', '"żółw \\" \\\\"', "5", "1.50", "true", "[1, 2]", '{"a": 1}', *PLACEHOLDERS],
+        ['"a"', '"żółw \\" \\\\"', "5", "1.50", "true", "[1, 2]", '{"a": 1}', *PLACEHOLDERS, *TWICE],
     ),
     (field("string"), INT, ['"5"', '" 5 "', '"5.5"', '"x"', '"2147483648"']),
     (field("string"), DOUBLE, ['"0.1"', '"NaN"', '"Infinity"', '"0.12345678901234567890"', '"x"']),
@@ -231,7 +238,7 @@ FIELDS: list[tuple[dict[str, Any], Kind | None, list[str]]] = [
     (
         field("map", keys={"type": "string"}, values={"type": "string"}),
         None,
-        ['{"a":"b","c":null}', "{}", f'{{"{HOLE.text}":"{HOLE.text}"}}', "[]"],
+        ['{"a":"b","c":null}', "{}", f'{{"{HOLE.text}":"{HOLE.text}"}}', "[]", *TWICE],
     ),
     (
         field("map", keys={"type": "int32"}, values={"type": "string"}),
@@ -261,7 +268,7 @@ UNTYPED: list[tuple[Kind, str, list[str]]] = [
         "DEBEZIUM",
         [*JSON_NUMBERS, *JSON_OTHERS, '"NaN"', '"-Infinity"', '"INF"', "0.1234567890123456789"],
     ),
-    (FLOAT, "DEBEZIUM", ["1.5", "0.1", "16777217", "0.123456789", '"NaN"']),
+    (FLOAT, "DEBEZIUM", ["1.5", "0.1", "16777217", "0.123456789", '"NaN"', *TWICE]),
     (BOOLEAN, "DEBEZIUM", ["true", "false", "1", "0", '"true"', "2", '"x"']),
     (
         Decimals(10, 2),
@@ -270,7 +277,11 @@ UNTYPED: list[tuple[Kind, str, list[str]]] = [
     ),
     (Decimals(10, 2), "MAXWELL", ['"1.50"', '"1500"', '"MDk="', "1.5"]),
     (Decimals(10, 2), "UNKNOWN", ['"1.50"', '"1500"', '"MDk="', "1.5"]),
-    (Decimals(38, 18), "DEBEZIUM", [f'{{"scale":2,"value":{of(12345)}}}', f'{{"scale":20,"value":{of(5)}}}']),
+    (
+        Decimals(38, 18),
+        "DEBEZIUM",
+        [f'{{"scale":2,"value":{of(12345)}}}', f'{{"scale":20,"value":{of(5)}}}', *TWICE],
+    ),
     (DATE, "DEBEZIUM", [*DAYS, *ISO_DAYS, "true", "1.5", "99999999999"]),
     (TIMESTAMP, "DEBEZIUM", [*ISO_MOMENTS, *MILLIS, *MICROS, *NANOS, "1.5", "1e3", "true", '"5"']),
     (
@@ -289,23 +300,48 @@ UNTYPED: list[tuple[Kind, str, list[str]]] = [
             *JSON_OTHERS,
             f'{{"scale":2,"value":{of(12345)}}}',
             *PLACEHOLDERS,
+            *TWICE,
             '"{\\"scale\\":2,\\"value\\":\\"MDk=\\"}"',
         ],
     ),
     (
         VARIANT,
         "DEBEZIUM",
-        ["5", "1.5", "1e2", '"x"', '"{\\"a\\": 1}"', "[1, null]", '{"b": 1, "a": null}', f'"{HOLE.text}"'],
+        [
+            *(
+                "5",
+                "1.5",
+                "1e2",
+                '"x"',
+                '"{\\"a\\": 1}"',
+                "[1, null]",
+                '{"b": 1, "a": null}',
+                f'"{HOLE.text}"',
+            ),
+            *TWICE,
+        ],
     ),
     (Arrays(INT), "DEBEZIUM", ["[1,null]", '["a"]', '"x"', str(HOLE.codes), f'["{HOLE.text}"]']),
-    (Arrays(STRING), "DEBEZIUM", ['["a",5,null,[1]]', f'["{HOLE.text}"]']),
+    (Arrays(STRING), "DEBEZIUM", ['["a",5,null,[1]]', f'["{HOLE.text}"]', f"[{','.join(TWICE)}]"]),
+    (Arrays(VARIANT), "DEBEZIUM", ["[5,null]", *(f"[{each}]" for each in TWICE)]),
     (Arrays(DATE), "DEBEZIUM", ['[0,"2026-01-02"]', '["x"]', "[2932897]"]),
     (
         Structs((("a", INT), ("b", STRING))),
         "DEBEZIUM",
-        ['{"a":1,"b":"x"}', '{"a":1,"c":2}', '{"a":1,"c":null}', '{"a":"x"}', "[]"],
+        ['{"a":1,"b":"x"}', '{"a":1,"c":2}', '{"a":1,"c":null}', '{"a":"x"}', "[]", *TWICE],
     ),
-    (Maps(STRING, INT), "DEBEZIUM", ['{"a":1,"b":null}', '{"a":"x"}', f'{{"{HOLE.text}":1}}']),
+    (
+        Structs((("a", INT), ("v", VARIANT))),
+        "DEBEZIUM",
+        ['{"a":1,"v":5}', *(f'{{"v":{each}}}' for each in TWICE)],
+    ),
+    (Maps(STRING, INT), "DEBEZIUM", ['{"a":1,"b":null}', '{"a":"x"}', f'{{"{HOLE.text}":1}}', *TWICE]),
+    (
+        Maps(STRING, STRING),
+        "DEBEZIUM",
+        [*(f'{{"m":{each}}}' for each in TWICE), f'{{"{HOLE.text}":"a","{HOLE.text}":"a"}}'],
+    ),
+    (Maps(STRING, VARIANT), "DEBEZIUM", ['{"m":5}', *(f'{{"m":{each}}}' for each in TWICE)]),
     (Maps(INT, STRING), "DEBEZIUM", ['{"1":"a"}', '{"x":"a"}']),
     (Maps(Decimals(10, 2), STRING), "DEBEZIUM", ['{"1.5":"a"}', '{"1.5":"a","1.50":"b"}']),
 ]

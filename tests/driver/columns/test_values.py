@@ -114,7 +114,7 @@ def test_a_value_without_a_schema_is_that_of_the_rules(i: int) -> None:
     together = agree([record(each, n) for n, each in enumerate([*wires, "null"])], facts)
     alone = [agree([record(each)], facts)[0] for each in [*wires, "null"]]
     assert together == alone
-    assert any(together) == (str(kind) != "VARIANT")
+    assert any(together) == ("VARIANT" not in str(kind))
 
 
 # -- any value --------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemirror.driver.rules import untyped
+from lakemirror.driver.rules.conversions import refuse
+from lakemirror.driver.rules.members import Repeated, members_of
 from lakemirror.driver.rules.untyped import Number, loads
 
 NUMBERS = st.one_of(
@@ -49,7 +51,7 @@ def damaged(draw: st.DrawFn) -> str:
 def told(value: Any) -> Any:
     """A document with the type and the text of each value, and its members in their order."""
     if isinstance(value, dict):
-        return [(name, told(each)) for name, each in value.items()]
+        return [(name, told(each)) for name, each in members_of(value)]
     if isinstance(value, list):
         return [told(each) for each in value]
     return type(value), value.sent if isinstance(value, Number) else value, str(value)
@@ -67,6 +69,23 @@ def read_by(read: Any, text: str) -> Any:
 @given(st.one_of(DOCUMENTS, damaged()))
 def test_both_decoders_agree(text: str) -> None:
     assert read_by(loads, text) == read_by(untyped._THOROUGH.decode, text)
+
+
+OBJECTS = st.recursive(
+    NUMBERS | STRINGS,
+    lambda inner: st.lists(
+        st.tuples(st.sampled_from(['"a"', '"b"', r'"\u0061"', r'"\u0022"', r'"\""']), inner), max_size=4
+    ).map(lambda members: "{" + ", ".join(f"{name} : {value}" for name, value in members) + "}"),
+    max_leaves=12,
+)
+
+
+@pytest.mark.guarantee("A member that JSON has twice hides no column of its record")
+@settings(max_examples=300, deadline=None)
+@given(OBJECTS)
+def test_no_member_is_lost_to_another_one_of_its_name(text: str) -> None:
+    pairs = json.JSONDecoder(parse_float=Number, parse_constant=refuse, object_pairs_hook=Repeated)
+    assert read_by(loads, text) == read_by(pairs.decode, text)
 
 
 def test_what_is_nested_too_deep_is_said_to_be() -> None:

@@ -37,7 +37,7 @@ from lakemirror.driver.rules.kinds import (
     Maps,
     Structs,
 )
-from lakemirror.driver.rules.rows import Column, Image, RowReader
+from lakemirror.driver.rules.rows import Column, Image, RowReader, shown
 from lakemirror.driver.rules.schemas import SchemaError, field_of, fields_of_envelope
 from lakemirror.driver.rules.types import UNAVAILABLE
 from lakemirror.driver.rules.untyped import loads
@@ -91,6 +91,11 @@ def test_every_pair_of_types_is_widened_as_the_driver_does_it() -> None:
     for one, other in product(KINDS, repeat=2):
         assert spark(widened(one, other)) == driver_drift.widened(_parse(one), _parse(other)), (one, other)
         assert fits(one, other) == driver_drift.fits(_parse(one), _parse(other)), (one, other)
+
+
+def test_messages_name_a_type_as_the_driver_does() -> None:
+    for kind in (*KINDS, Maps(STRING, Structs((("a b", Decimals(5, 2)), ("`c", Maps(DATE, Arrays(INT))))))):
+        assert shown(kind) == _parse(kind).simpleString()
 
 
 def test_drift_is_noted_with_what_was_done() -> None:
@@ -219,6 +224,8 @@ def nested(levels: int, kind: Kind) -> Kind:
         (["[1]", "[[1]]"], Arrays(STRING)),
         (['{"a":' * 19 + "1" + "}" * 19], nested(19, BIGINT)),
         (['{"a":' * 20 + '{"a":1}' + "}" * 20], nested(20, STRING)),
+        (['{"a": 1, "a": 2}'], STRING),  # a text takes it as it stands
+        (['[{"o": {"a": 1, "a": 2}}]', "[]"], STRING),
     ],
 )
 def test_values_show_their_type_in_any_order(values: list[str], kind: Kind | None) -> None:
@@ -241,6 +248,11 @@ def test_values_show_their_type_in_any_order(values: list[str], kind: Kind | Non
             Arrays(Structs((("a", BIGINT),))),
             ['[{"b": 1}]', '["x"]'],
             Arrays(Structs((("a", BIGINT), ("b", BIGINT)))),
+        ),
+        (
+            Structs((("a", BIGINT),)),
+            ['{"b": 1, "b": 1}', '{"c": 1}'],
+            Structs((("a", BIGINT), ("c", BIGINT))),
         ),
         (Arrays(BIGINT), ["[1.5]"], Arrays(BIGINT)),
         (BIGINT, ['"x"', "1.5"], BIGINT),

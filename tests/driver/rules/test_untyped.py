@@ -192,6 +192,22 @@ def lost(text: str, value: Any = None) -> Read:
         ('{"a":"x"}', Maps(STRING, INT), Read({"a": None}, is_misfit=True)),
         (f'{{"{UNAVAILABLE}":"{UNAVAILABLE}"}}', Maps(STRING, STRING), Read(is_gap=True)),
         ("[]", Maps(STRING, INT), MISFIT),
+        # objects that have a member twice
+        ('{"a":1, "a":1.50}', STRING, Read('{"a":1,"a":1.5}')),
+        ('{"o":[{"a":1,"\\u0061":{"b":null}}]}', STRING, Read('{"o":[{"a":1,"a":{"b":null}}]}')),
+        ('{"scale":3,"scale":2,"value":"BQ=="}', STRING, Read('{"scale":3,"scale":2,"value":"BQ=="}')),
+        ('{"scale":2,"scale":2,"value":"BQ=="}', MONEY, MISFIT),
+        ('{"scale":2,"value":"BQ==","more":[{"a":1,"a":1}]}', MONEY, MISFIT),
+        ('{"a":1,"a":2}', VARIANT, MISFIT),
+        ('[{"o":{"a":1,"a":1}}]', VARIANT, MISFIT),
+        ('{"a":1,"a":2}', Maps(STRING, INT), MISFIT),
+        ('{"m":{"a":1,"a":2}}', Maps(STRING, STRING), Read({"m": '{"a":1,"a":2}'})),
+        ('{"m":{"a":1,"a":2}}', Maps(STRING, VARIANT), Read({"m": None}, is_misfit=True)),
+        ('[{"a":1,"a":2}]', Arrays(VARIANT), Read([None], is_misfit=True)),
+        ('[{"a":1,"a":2}]', Arrays(Maps(STRING, INT)), Read([None], is_misfit=True)),
+        ('{"a":1,"a":2}', Structs((("a", INT),)), Read({"a": 2})),
+        ('{"v":{"a":1,"a":2}}', Structs((("v", VARIANT),)), Read({"v": None}, is_misfit=True)),
+        (f'{{"{UNAVAILABLE}":"a","{UNAVAILABLE}":"a"}}', Maps(STRING, STRING), Read(is_gap=True)),
     ],
 )
 def test_a_value_is_read_by_the_type_of_its_column(text: str, kind: Kind, expected: Read) -> None:

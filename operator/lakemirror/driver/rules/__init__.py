@@ -14,6 +14,7 @@ schemas, avro       the columns that a schema declares, of Kafka Connect or Avro
 kinds               the types of a mirror's columns
 types               a value on the wire, by its field: every type of Debezium and Connect
 untyped, texts      a value of a record without a schema, by the type of its column
+members             objects of JSON that have a member twice
 numbers, moments    decimals, floats, dates and times, exactly or not at all
 conversions         a value of one type as one of another
 rows                a whole row, or why its record cannot be applied

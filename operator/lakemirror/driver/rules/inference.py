@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from lakemirror.driver.rules.drift import grown
 from lakemirror.driver.rules.kinds import BIGINT, BOOLEAN, DOUBLE, STRING, Arrays, Decimals, Kind, Structs
+from lakemirror.driver.rules.members import has_repeated
 from lakemirror.driver.rules.numbers import float_of, is_plain
 from lakemirror.driver.rules.untyped import Number
 
@@ -40,13 +41,17 @@ class Shape:
 
 
 def shape_of(value: Any) -> Shape:
-    """Return what one value shows."""
+    """Return what one value shows. With an object that has a member twice, it is a text, which takes both."""
+    return Shape(frozenset({"text"})) if has_repeated(value) else _shape_of(value)
+
+
+def _shape_of(value: Any) -> Shape:
     if value is None:
         return Shape()
     if isinstance(value, list):
-        return Shape(frozenset({"array"}), reduce(merge, map(shape_of, value), Shape()))
+        return Shape(frozenset({"array"}), reduce(merge, map(_shape_of, value), Shape()))
     if isinstance(value, dict):
-        return Shape(frozenset({"object"}), members={name: shape_of(each) for name, each in value.items()})
+        return Shape(frozenset({"object"}), members={name: _shape_of(each) for name, each in value.items()})
     return Shape(frozenset({_name(value)}))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from lakemirror.driver.rules import types, untyped
 from lakemirror.driver.rules.conversions import Read, Reader, as_read
-from lakemirror.driver.rules.kinds import Kind
+from lakemirror.driver.rules.kinds import Arrays, Kind, Maps, Structs
 from lakemirror.driver.rules.schemas import Field
 from lakemirror.driver.rules.texts import DEBEZIUM, Writing
 from lakemirror.driver.rules.types import DEFAULT, Codec, Placeholder
@@ -148,5 +148,11 @@ def _objection(
 
 
 def shown(kind: Kind) -> str:
-    """Return a type as messages name it."""
+    """Return a type as messages name it: Spark's ``simpleString``."""
+    if isinstance(kind, Arrays):
+        return f"array<{shown(kind.item)}>"
+    if isinstance(kind, Maps):
+        return f"map<{shown(kind.key)},{shown(kind.value)}>"
+    if isinstance(kind, Structs):
+        return f"struct<{','.join(f'{name}:{shown(each)}' for name, each in kind.fields)}>"
     return str(kind).lower()

@@ -43,6 +43,7 @@ from lakemirror.driver.rules.kinds import (
     Plain,
     Structs,
 )
+from lakemirror.driver.rules.members import members_of
 from lakemirror.driver.rules.moments import MICROS, MILLIS, NANOS, Unit
 from lakemirror.driver.rules.schemas import PADDED, Field, SchemaError
 from lakemirror.driver.rules.values import Value, is_same
@@ -640,7 +641,7 @@ class Map(Codec):
 
     def _pairs(self, value: Any) -> list[tuple[Any, Any]] | None:
         if self._of_text:
-            return list(value.items()) if isinstance(value, dict) else None
+            return list(members_of(value)) if isinstance(value, dict) else None
         if not isinstance(value, list) or any(not isinstance(each, list) or len(each) != 2 for each in value):
             return None
         return [(key, item) for key, item in value]
@@ -659,7 +660,8 @@ class Map(Codec):
         return together(items, lambda values: dict(zip(names, values, strict=True)), lambda: self.text(value))
 
     def text(self, value: Any) -> str | None:
-        return to_json({str(key): item for key, item in value})
+        members = [to_json({str(key): item})[1:-1] for key, item in value]
+        return "{" + ",".join(filter(None, members)) + "}"
 
     def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
         return self._of_text and any(key == placeholder.text for key, _ in value)
@@ -675,7 +677,7 @@ def json_of(value: Any) -> str:
     if isinstance(value, (float, Decimal)):
         return java_text(float(value))
     if isinstance(value, dict):
-        return "{" + ",".join(f"{to_json(name)}:{json_of(each)}" for name, each in value.items()) + "}"
+        return "{" + ",".join(f"{to_json(name)}:{json_of(each)}" for name, each in members_of(value)) + "}"
     return "[" + ",".join(map(json_of, value)) + "]" if isinstance(value, list) else to_json(value)
 
 

@@ -14,7 +14,8 @@
 | ARRAY, STRUCT, MAP | element by element; a VARIANT in them is the value as it is; keys of a MAP are text |
 
 "The pair" is ``{"scale": s, "value": base64}``, Debezium's VariableScaleDecimal. JSON is read so that a
-number with a fraction or an exponent is a Decimal (`loads`).
+number with a fraction or an exponent is a Decimal, and that no member of an object is lost (`loads`,
+`members`).
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ from lakemirror.driver.rules.kinds import (
     Maps,
     Structs,
 )
+from lakemirror.driver.rules.members import Repeated, has_repeated, members_of, object_of
 from lakemirror.driver.rules.moments import MICROS, MILLIS
 from lakemirror.driver.rules.texts import DEBEZIUM, Writing, binary_text, decimal_text
 from lakemirror.driver.rules.types import DEFAULT, Placeholder, has_twice, together
@@ -92,9 +94,14 @@ class Number(Decimal):
 
 
 def loads(text: str) -> Any:
-    """Return a JSON document, in which no number has lost a digit. Raises ValueError."""
+    """Return a JSON document, in which no number has lost a digit and no object a member (`Repeated`).
+
+    Raises ValueError, and RecursionError if it is nested too deeply.
+    """
     try:
-        return _FAST.decode(text)
+        document = _FAST.decode(text)
+        if _has_all(document, text):
+            return document
     except (msgspec.MsgspecError, ValueError, RecursionError, InvalidOperation):
         pass  # a mistake, or half of a surrogate pair, which only the other one reads
     try:
@@ -104,8 +111,19 @@ def loads(text: str) -> Any:
 
 
 _FAST: Final = msgspec.json.Decoder(float_hook=Number)
-_THOROUGH: Final = json.JSONDecoder(parse_float=Number, parse_constant=refuse)
+_FAST_BACK: Final = msgspec.json.Encoder(enc_hook=lambda number: None)
+_THOROUGH: Final = json.JSONDecoder(parse_float=Number, parse_constant=refuse, object_pairs_hook=object_of)
 _DISTINCT: Final = json.JSONDecoder(parse_float=Number, parse_constant=refuse, object_pairs_hook=distinct)
+
+
+def _has_all(document: Any, text: str) -> bool:
+    r"""Return whether a document surely has all members of its text, of which the fast decoder drops some.
+
+    A member that was dropped took its quotes with it, and only an escaped one (``\u0022``) adds any.
+    """
+    if "{" not in text:
+        return True
+    return "\\u0022" not in text and _FAST_BACK.encode(document).count(b'"') == text.count('"')
 
 
 def dumps(value: Any) -> str:
@@ -114,7 +132,7 @@ def dumps(value: Any) -> str:
         double = numbers.float_of(value.sent, DOUBLE)
         return value.sent if double is None else java_text(double)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{to_json(name)}:{dumps(each)}" for name, each in value.items()) + "}"
+        return "{" + ",".join(f"{to_json(name)}:{dumps(each)}" for name, each in members_of(value)) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(dumps, value)) + "]"
     return to_json(value)
@@ -168,7 +186,7 @@ def _readers_of_text(kind: Kind, writing: Writing) -> tuple[Reader | None, Reade
         return lambda text: decimal_text(text, kind, writing), lambda value: _decimal(value, kind)
     if kind == BINARY:
         return lambda text: binary_text(text, writing), lambda _: MISFIT
-    return _variant_of_text, lambda value: value
+    return _variant_of_text, _variant
 
 
 def _boolean(value: Any) -> Value | Read:
@@ -216,13 +234,17 @@ def _text(value: Any) -> str:
 
 def _pair(value: Any) -> str | None:
     """Return the decimal text of ``{"scale": s, "value": base64}``, of up to 38 digits; None for others."""
-    if not isinstance(value, dict) or list(value) != ["scale", "value"]:
+    if not isinstance(value, dict) or list(value) != ["scale", "value"] or isinstance(value, Repeated):
         return None
     scale, text = value["scale"], value["value"]
     octets = numbers.octets_of_base64(text) if isinstance(text, str) else None
     if type(scale) is not int or not octets or not numbers.fits(octets, MAX_DIGITS):
         return None
     return numbers.plain_text(octets, scale)
+
+
+def _variant(value: Any) -> Any:
+    return MISFIT if has_repeated(value) else value
 
 
 def _variant_of_text(text: str) -> Any:
@@ -234,7 +256,7 @@ def _variant_of_text(text: str) -> Any:
 
 
 def _decimal(value: Any, kind: Decimals) -> Value | Read:
-    if isinstance(value, (bool, list)):
+    if isinstance(value, (bool, list)) or has_repeated(value):
         return MISFIT
     if isinstance(value, dict):
         return _decimal_of_pair(value, kind)
@@ -303,7 +325,7 @@ _SPELLED: Final = (STRING, BINARY, BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ, VARI
 
 def _member(value: Any, kind: Kind, writing: Writing, placeholder: Placeholder) -> Read:
     """Return a value inside another one. A VARIANT there is the value as it is."""
-    return Read(value) if kind == VARIANT else read(value, kind, writing, placeholder)
+    return as_read(_variant(value)) if kind == VARIANT else read(value, kind, writing, placeholder)
 
 
 def _array(value: Any, kind: Arrays, writing: Writing, placeholder: Placeholder) -> Read:
@@ -337,11 +359,11 @@ def _map(value: Any, kind: Maps, writing: Writing) -> Read:
         return MISFIT
     if DEFAULT.text in value:
         return Read(is_gap=True)
-    keys = [_map_key(key, kind.key, writing) for key in value]
+    keys = [_map_key(key, kind.key, writing) for key, _ in members_of(value)]
     names = [each.value for each in keys]
     if any(each.value is None or each.is_rounded for each in keys) or has_twice(names):
         return MISFIT
-    items = [_member(each, kind.value, writing, DEFAULT) for each in value.values()]
+    items = [_member(each, kind.value, writing, DEFAULT) for _, each in members_of(value)]
     return together(items, lambda values: dict(zip(names, values, strict=True)), lambda: dumps(value))
 
 

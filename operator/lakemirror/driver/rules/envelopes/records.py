@@ -10,6 +10,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from lakemirror.driver.rules.members import members_of
 from lakemirror.driver.rules.positions import NO_ORIGIN, By, Epoch, Origin, Source, is_unanchored, sequence
 from lakemirror.driver.rules.types import DEFAULT, Placeholder
 from lakemirror.driver.rules.untyped import loads
@@ -217,7 +218,7 @@ def _has_half_character(value: Any) -> bool:
     if isinstance(value, str):
         return any("\ud800" <= each <= "\udfff" for each in value)
     if isinstance(value, dict):
-        return any(_has_half_character(each) for pair in value.items() for each in pair)
+        return any(_has_half_character(each) for pair in members_of(value) for each in pair)
     return isinstance(value, list) and any(map(_has_half_character, value))
 
 
@@ -227,7 +228,7 @@ def _may_exceed(text: str, levels: int) -> bool:
 
 def _is_within(value: Any, levels: int) -> bool:
     if isinstance(value, dict):
-        return levels > 0 and all(_is_within(each, levels - 1) for each in value.values())
+        return levels > 0 and all(_is_within(each, levels - 1) for _, each in members_of(value))
     if isinstance(value, list):
         return levels > 0 and all(_is_within(each, levels - 1) for each in value)
     return not isinstance(value, str) or len(value) <= CHARACTERS
