@@ -108,7 +108,12 @@ def manifest(folder: Path, load: Load) -> str:
     """Return the manifest of a pipeline that mirrors a load's tables from the files in `folder`/input."""
     types = ", ".join(f"{name}: {kind}" for name, kind in all_types_of(load.columns).items())
     columns = f"columns: {{types: {{{types}}}}}"
-    tables = "\n".join(f"    - {{source: public.{name}, {columns}}}" for name in load.names)
+    filters = [load.filter_of(number) for number in range(load.tables)]
+    told = ["" if each is None else f', filter: "{each}"' for each in filters]
+    tables = "\n".join(
+        f"    - {{source: public.{name}, {columns}{more}}}"
+        for name, more in zip(load.names, told, strict=True)
+    )
     return f"""
 apiVersion: lakemirror.io/v1alpha1
 kind: CdcPipeline

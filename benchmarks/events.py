@@ -34,7 +34,8 @@ class Load:
     """The sizes of a load. Shares are of a batch's events.
 
     Late events come up to 3 batches later than they should. `hot` is the share of updates that go to one key
-    in a thousand; the first `recent` batches change only the newest twentieth of the keys.
+    in a thousand; the first `recent` batches change only the newest twentieth of the keys. `filter` is an SQL
+    condition that the rows of all tables have to meet.
     """
 
     rows: int = 1_000_000
@@ -50,12 +51,17 @@ class Load:
     repeated: float = 0.0
     hot: float = 0.0
     recent: int = 0
+    filter: str | None = None
     seed: int = 1
 
     @property
     def names(self) -> list[str]:
         """The names of the tables."""
         return ["accounts"] if self.tables == 1 else [f"accounts_{n:03d}" for n in range(self.tables)]
+
+    def filter_of(self, number: int) -> str | None:
+        """Return the filter of a table: each has another text, but leaves the same rows."""
+        return None if self.filter is None else f"({self.filter}) AND id > {-1 - number}"
 
 
 @dataclass

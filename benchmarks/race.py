@@ -143,9 +143,12 @@ def _check(spark: SparkSession, lane: Lane) -> None:
 
 
 def is_source(spark: SparkSession, table: DataFrame, load: Load, truth: Path) -> bool:
-    """Return whether a table has the source's final rows, by count and checksum."""
-    columns = names_of(load.columns)
-    return checksum(table, columns) == checksum(spark.read.parquet(str(truth)), columns)
+    """Return whether a table has those of the source's final rows that meet the filter.
+
+    They are compared by count and checksum.
+    """
+    columns, rows = names_of(load.columns), spark.read.parquet(str(truth))
+    return checksum(table, columns) == checksum(rows.where(load.filter or "true"), columns)
 
 
 def checksum(table: DataFrame, columns: Sequence[str]) -> tuple[int, int]:

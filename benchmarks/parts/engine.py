@@ -19,6 +19,8 @@ from benchmarks.stats import ratio
 
 TITLE = "In columns"
 _OTHERS = (OURS, "deltalake + polars", "floor")
+_FILTER = "tier IS NOT NULL OR balance % 3 <> 1"
+"""Some rows meet it at one time and not at another."""
 _MOST_ROWS = 200_000
 """Rows of the tables of the mixes, which are all there at a time."""
 
@@ -38,13 +40,21 @@ def cases(tables: int) -> list[Case]:
     """Return all cases, with as many tables in one of them."""
     usual = Load()
     many = replace(usual, batch=100_000)
+    spread = replace(many, tables=tables)
     mixes = {name: replace(each, rows=min(each.rows, _MOST_ROWS)) for name, each in MIXES.items()}
     return [
         Case("10,000 events a batch", {IN_COLUMNS: usual}, _OTHERS),
         Case("100,000 events a batch", {IN_COLUMNS: many}, _OTHERS, cold=3, warm=7),
         Case(
             "many tables",
-            {"1 table": many, f"{tables} tables": replace(many, tables=tables)},
+            {"1 table": many, f"{tables} tables": spread},
+            cold=3,
+            warm=7,
+        ),
+        Case("a filter", {"without": usual, "with a filter": replace(usual, filter=_FILTER)}),
+        Case(
+            f"a filter on each of {tables} tables",
+            {"without": spread, "with filters": replace(spread, filter=_FILTER)},
             cold=3,
             warm=7,
         ),
@@ -56,7 +66,7 @@ def run(options: Options) -> dict[str, Any]:
     """Run the lanes of each case side by side."""
     found = []
     all_cases = cases(options.tables or (4 if options.quick else 100))
-    for case in all_cases[:3] if options.quick else all_cases:
+    for case in all_cases[:5] if options.quick else all_cases:
         with (
             options.session() as spark,
             options.folder(f"engine-{zlib.crc32(case.name.encode()):x}") as folder,

@@ -25,7 +25,7 @@ from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.fold import Mirrored
 from lakemirror.driver.engine import blocks, table_change
 from lakemirror.driver.engine.believed import Believed
-from lakemirror.driver.engine.blocks import REPORT, SCHEMA, Dividing, Report, divided
+from lakemirror.driver.engine.blocks import REPORT, Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Done, StoredMirror, folded
 from lakemirror.driver.engine.commits import Author, DeltaTable, changes_in, commit_rows, tombstones_of
 from lakemirror.driver.engine.mirror_files import VECTORS, MirrorFiles
@@ -34,7 +34,7 @@ from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.keys import encode
 from lakemirror.driver.rules.kinds import INT
 from lakemirror.driver.rules.table import Table
-from lakemirror.driver.rules.values import Outcome
+from lakemirror.driver.rules.values import Event, Outcome
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.writer.actions import CommitInfo, Metadata, Protocol
 from lakemirror.driver.writer.data_files import Layout
@@ -108,8 +108,7 @@ class OnDisk:
     def deliver(self, lines: Any) -> bool:
         """Apply a batch in both ways. Returns whether the engine takes it; if not, it is lost."""
         records = records_of(lines)
-        found = [read(each, self.facts) for each in records]
-        events = [each for mine in found if isinstance(mine, list) for each in mine]
+        events = self.events_in(records)
         report, done = self._job(records)
         if report is not None and report.odd is not None:
             self.left += 1
@@ -126,6 +125,17 @@ class OnDisk:
         self._compare()
         return True
 
+    def events_in(self, records: list[Any]) -> list[Event]:
+        """What the rules make of records."""
+        found = [read(each, self.facts) for each in records]
+        return [each for mine in found if isinstance(mine, list) for each in mine]
+
+    def handed_on(
+        self, tasks: list[list[pa.RecordBatch]], table: Believed, dividing: Dividing
+    ) -> list[pa.RecordBatch]:
+        """What the first stage hands on to the second."""
+        return [each for mine in tasks for each in divided(_raw(mine), [table], dividing)]
+
     def _job(self, records: list[Any]) -> tuple[Report | None, list[Done]]:
         table, rnd = self.believed, self.rnd
         dividing = Dividing([self.buckets], rnd.choice((1, 2)))
@@ -139,15 +149,15 @@ class OnDisk:
         blocks = [block_of(records[a:b]) for a, b in cut(len(records), rnd)]
         rnd.shuffle(blocks)
         tasks = [blocks[i::2] for i in range(2)]
-        parcels = [
-            row for mine in tasks for block in divided(_raw(mine), [table], dividing) for row in _rows(block)
-        ]
+        blocks = self.handed_on(tasks, table, dividing)
+        schema = blocks[0].schema
+        parcels = [row for block in blocks for row in _rows(block)]
         rnd.shuffle(parcels)
         report: Report | None = None
         done: list[Done] = []
         for target in range(dividing.tasks):
             mine = [row for row in parcels if row["target"] == target]
-            for block in folded(_batches(mine), [table], [place], dividing.buckets):
+            for block in folded(_batches(mine, schema), [table], [place], dividing.buckets):
                 for row in block.to_pylist():
                     content = pickle.loads(row["content"])
                     if row["what"] == REPORT:
@@ -238,9 +248,9 @@ def _rows(block: pa.RecordBatch) -> list[dict[str, Any]]:
     return rows
 
 
-def _batches(rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for each in rows:
-        yield pa.RecordBatch.from_pylist([each], SCHEMA)
+        yield pa.RecordBatch.from_pylist([each], schema)
 
 
 def check(number: int) -> tuple[int, int]:

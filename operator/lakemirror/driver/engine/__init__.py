@@ -12,6 +12,8 @@ somebody else has changed. In the order in which a batch meets them:
 `daemon`              Spark's Python daemon, with what the tasks need
 `blocks`              The first stage: raw records become changes, divided into buckets of keys
 `seen`                What blocks say about the positions of their source
+`filters`             The rows that the filters of tables judge, and what becomes of their changes
+`filter_columns`      Evaluates filters in Spark, between the stages
 `verdicts`            Which tables are as plain as they were believed to be
 `buckets`             The second stage: what becomes of a bucket
 `mirror_files`        The live files of a mirror of current rows, as a task has to know them

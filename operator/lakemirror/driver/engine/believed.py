@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pyspark.sql.types import DataType
+
 from lakemirror.driver.checkpoint.possession import is_of_another
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.fold import Mirrored
@@ -42,6 +44,23 @@ CONNECTORS: Final = ("postgresql", "mysql", "mariadb")
 
 
 @dataclass(frozen=True)
+class Filter:
+    """The filter of a table: its SQL, its place in the manifest, and the columns that it reads.
+
+    ``remedy`` says how the source is made to send whole rows.
+    """
+
+    sql: str
+    place: str
+    remedy: str
+    columns: tuple[tuple[str, DataType], ...]
+
+    @property
+    def reads(self) -> list[str]:
+        return [name for name, _ in self.columns]
+
+
+@dataclass(frozen=True)
 class Believed:
     """A table whose changes are applied in columns.
 
@@ -51,6 +70,7 @@ class Believed:
     that values have lost digits. ``closer`` says that the positions of its streams have to be looked at one
     by one. ``keeps_bad`` says that bad records are kept aside, and stop nothing. ``newest`` is the newest
     tombstone, ``collected`` the newest one that was collected. ``moved`` says that keys of rows have changed.
+    ``filter`` is what rows of the mirror have to meet.
     """
 
     name: TableName
@@ -68,6 +88,7 @@ class Believed:
     newest: bytes | None = None
     collected: bytes | None = None
     moved: bool = False
+    filter: Filter | None = None
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
@@ -111,7 +132,16 @@ def believed(learned: Learned, identity: str) -> Believed:
         keeps_bad=table.spec.on_bad_record == "quarantine",
         newest=summary.newest,
         collected=summary.collected,
+        filter=_filter(reading),
     )
+
+
+def _filter(reading: Reading) -> Filter | None:
+    condition = reading.condition
+    if condition is None:
+        return None
+    columns = tuple((name, reading.columns[name]) for name in condition.columns)
+    return Filter(condition.sql, reading.place, reading.remedy, columns)
 
 
 def reason_against(learned: Learned) -> str | None:
@@ -134,7 +164,6 @@ def _of_manifest(table: MirroredTable) -> str | None:
         "epochs are declared": bool(spec.order.epochs),
         "it is a shard": table.shard is not None,
         "its mode is not scd1": table.mode != "scd1",
-        "it has a filter": settings.filter is not None,
         "it has expectations": bool(settings.expectations),
         "columns are computed": bool(settings.expressions),
         "the manifest adds columns": bool(settings.own_columns),
@@ -188,6 +217,7 @@ def _of_batch(table: MirroredTable, plan: TablePlan) -> str | None:
         "its changes have no positions": set(known.places) != {str(Order.POSITION)} or not _logs(known),
         "its changes come from several logs": len(_logs(known)) > 1,
         "a change of this batch had no known place": seen.unanchored,
+        "its filter is not known": table.settings.filter is not None and plan.reading.condition is None,
     }
     return _first(reasons)
 

@@ -22,13 +22,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemirror.driver.codes import WITH_ROW
 from lakemirror.driver.columns import odd as odd_records
 from lakemirror.driver.columns.decode import Decoder
 from lakemirror.driver.columns.key_codes import without_signs
 from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices
-from lakemirror.driver.engine.believed import CONNECTORS, Believed
+from lakemirror.driver.engine.believed import CONNECTORS, Believed, Filter
+from lakemirror.driver.engine.filters import ODD_ROW, PLAIN_ROW, Questions
 from lakemirror.driver.engine.seen import NOTHING, Seen, merged, seen, seen_alone
+from lakemirror.driver.rules.conditions import Evidence, Undecided, filter_decides
 from lakemirror.driver.rules.envelopes.records import Bad, Change
 from lakemirror.driver.rules.keys import micros_of
 from lakemirror.driver.rules.positions import Origin, log_of, server_of, source_micros
@@ -37,8 +40,12 @@ from lakemirror.driver.rules.values import Event
 
 RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "problem")
 """The columns of raw records that the job reads."""
-PARCELS: Final = "target INT, what STRING, number INT, bucket INT, content BINARY"
-"""The schema of parcels. ``number`` is that of a table, ``bucket`` that of some of its keys."""
+PARCELS: Final = "target INT, what STRING, number INT, bucket INT, content BINARY, task INT"
+"""The schema of parcels. ``number`` is that of a table, ``bucket`` that of some of its keys.
+
+``task`` is the one that has made the parcel. If tables have filters, there are rows for Spark among the
+parcels, without contents, and further columns for them (`filters`).
+"""
 SCHEMA: Final = pa.schema(
     [
         ("target", pa.int32()),
@@ -46,12 +53,16 @@ SCHEMA: Final = pa.schema(
         ("number", pa.int32()),
         ("bucket", pa.int32()),
         ("content", pa.binary()),
+        ("task", pa.int32()),
     ]
 )
 CHANGES, ODD, REPORT = "changes", "odd", "report"
 """What parcels contain: plain changes in Arrow's format, events of odd records, or a `Report`."""
 MOST_HELD: Final = 1 << 28
 """How many bytes of raw records a task reads and holds as changes; Spark applies batches that have more."""
+_NO_QUESTIONS: Final = Questions()
+_ROWS_A_BLOCK: Final = 50_000
+"""Maximum number of rows for Spark in one block."""
 _MOST_DECODERS: Final = 2_000
 _DECODERS: dict[tuple[str, str], tuple[str, Decoder]] = {}
 """Decoders by topic and connector, with the identity of what is believed, kept between batches.
@@ -68,6 +79,7 @@ class Parcel(NamedTuple):
     number: int
     bucket: int
     content: bytes
+    task: int
 
 
 class Aside(NamedTuple):
@@ -149,9 +161,16 @@ class Dividing:
 
 
 def divided(
-    blocks: Iterator[pa.RecordBatch], tables: Sequence[Believed], dividing: Dividing
+    blocks: Iterator[pa.RecordBatch],
+    tables: Sequence[Believed],
+    dividing: Dividing,
+    questions: Questions = _NO_QUESTIONS,
+    task: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Return the parcels of a partition of raw records."""
+    """Return the parcels of a partition of raw records, and the rows that Spark has to judge.
+
+    ``questions`` are those about the tables, ``task`` is the number of the partition.
+    """
     of_topic = {table.topic: number for number, table in enumerate(tables)}
     reports: dict[str | None, Report] = {}
     changes: dict[tuple[int, int], list[pa.RecordBatch]] = {}
@@ -178,19 +197,74 @@ def divided(
                 events.setdefault((number, bucket), []).append(event)
     if held > MOST_HELD:
         reports = {topic: each.beyond() for topic, each in reports.items()}
+    asking = _Asking(questions, tables, dividing, task)
+    for number, reason in asking.about(changes, events, reports.values()):
+        topic = tables[number].topic
+        reports[topic] = replace(reports[topic], odd=f"{topic}: {reason}")
     expected = {each.number for each in reports.values() if each.odd is None}
-    yield from _batches(_reported(reports.values()))
-    yield from _batches(_parcels(CHANGES, changes, packed, expected, dividing))
-    yield from _batches(_parcels(ODD, events, pickle.dumps, expected, dividing))
+    schema = asking.schema
+    yield from _batches(_reported(reports.values(), task), schema)
+    yield from asking.rows()
+    yield from _batches(_parcels(CHANGES, changes, packed, expected, dividing, task), schema)
+    yield from _batches(_parcels(ODD, events, pickle.dumps, expected, dividing, task), schema)
+
+
+class _Asking:
+    """Collects the rows of the parcels of a task that Spark has to judge."""
+
+    def __init__(
+        self, questions: Questions, tables: Sequence[Believed], dividing: Dividing, task: int
+    ) -> None:
+        self._questions, self._tables, self._dividing, self._task = questions, tables, dividing, task
+        self._rows: list[pa.Table] = []
+        self.schema = pa.schema([*SCHEMA, *questions.schema]) if questions else SCHEMA
+
+    def about(
+        self,
+        changes: Mapping[tuple[int, int], Sequence[pa.RecordBatch]],
+        events: Mapping[tuple[int, int], Sequence[Event]],
+        reports: Iterable[Report],
+    ) -> Iterator[tuple[int, str]]:
+        """Collect the rows of all parcels, and yield the tables for which that fails, and why."""
+        asked = self._questions.numbers.keys() & {each.number for each in reports if each.odd is None}
+        for number, bucket in [*changes, *(each for each in events if each not in changes)]:
+            if number not in asked:
+                continue
+            try:
+                of_bucket = changes.get((number, bucket)), events.get((number, bucket))
+                for what, rows in self._of(number, *of_bucket):
+                    self._rows.append(self._addressed(what, number, bucket, rows))
+            except Exception as error:
+                yield number, f"{type(error).__name__}: {error}"
+
+    def _of(
+        self, number: int, changes: Sequence[pa.RecordBatch] | None, events: Sequence[Event] | None
+    ) -> Iterator[tuple[str, pa.Table]]:
+        if changes:
+            yield PLAIN_ROW, self._questions.of_changes(number, pa.Table.from_batches(changes))
+        if events:
+            yield ODD_ROW, self._questions.of_events(number, events, self._tables[number])
+
+    def _addressed(self, what: str, number: int, bucket: int, rows: pa.Table) -> pa.Table:
+        """Return rows with what tells to which parcel they belong."""
+        target = self._dividing.target(number, bucket)
+        address = Parcel(target, what, number, bucket, b"", self._task)._asdict() | {"content": None}
+        columns = [pa.repeat(pa.scalar(address[each.name], each.type), rows.num_rows) for each in SCHEMA]
+        return pa.Table.from_arrays([*columns, *rows.columns], schema=self.schema)
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield what was collected."""
+        if self._rows:
+            yield from pa.concat_tables(self._rows).combine_chunks().to_batches(_ROWS_A_BLOCK)
 
 
 def _both(before: Report | None, report: Report) -> Report:
     return report if before is None else before | report
 
 
-def _reported(reports: Iterable[Report]) -> Iterator[Parcel]:
+def _reported(reports: Iterable[Report], task: int) -> Iterator[Parcel]:
     for each in reports:
-        yield Parcel(0, REPORT, each.number, 0, pickle.dumps(each))
+        yield Parcel(0, REPORT, each.number, 0, pickle.dumps(each), task)
 
 
 def _parcels(
@@ -199,17 +273,18 @@ def _parcels(
     packing: Callable[[Any], bytes],
     expected: Collection[int],
     dividing: Dividing,
+    task: int,
 ) -> Iterator[Parcel]:
     """Yield what there is for each bucket of the tables in which all is as expected."""
     for (number, bucket), parts in found.items():
         if number in expected:
-            yield Parcel(dividing.target(number, bucket), what, number, bucket, packing(parts))
+            yield Parcel(dividing.target(number, bucket), what, number, bucket, packing(parts), task)
 
 
-def _batches(parcels: Iterator[Parcel]) -> Iterator[pa.RecordBatch]:
+def _batches(parcels: Iterator[Parcel], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Return parcels as blocks for Spark, one by one, because each may be large."""
     for each in parcels:
-        yield pa.RecordBatch.from_pylist([each._asdict()], SCHEMA)
+        yield pa.RecordBatch.from_pylist([each._asdict()], schema)
 
 
 def packed(parts: Sequence[pa.RecordBatch]) -> bytes:
@@ -270,6 +345,8 @@ def _read(
     for at, record in zip(decoded.odd, odd_records.records_in(records, decoded.odd), strict=True):
         read = odd_records.read(record, table.facts, table.unrepresentable)
         reason = _against(read, table)
+        if reason is None and table.filter is not None and isinstance(read, odd_records.OddChange):
+            read, reason = _beside_filter(read, table, table.filter)
         if reason is not None:
             place = "/".join(map(str, record.origin))
             return replace(report, odd=f"{place} ({reason})"), None, ()
@@ -322,6 +399,32 @@ def _of_events(read: odd_records.OddChange, table: Believed) -> str | None:
         "it lacks values": any(each.gaps for each in read.events) and not table.may_have_gaps,
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+def _beside_filter(
+    read: odd_records.OddChange, table: Believed, of: Filter
+) -> tuple[odd_records.OddChange | odd_records.Spoilt, str | None]:
+    """Return a change, or that it cannot be applied because nobody can tell whether its row meets a filter.
+
+    The second answer is why the record is left for Spark, or None.
+    """
+    event, columns = read.events[0], table.facts.columns
+    if event.op not in WITH_ROW:
+        return read, None
+    shown = read.change.row or {}
+    there = table.facts.schema is not None
+    lacks = [name for name in of.reads if not there and columns[name].source not in shown]
+    gaps = [name for name in columns if name in event.gaps]
+    match filter_decides(of.reads, Evidence(gaps, lacks), keyed=True):
+        case None:
+            return read, None
+        case Undecided.LACKS:
+            return read, "it lacks columns that the filter reads"
+    if not table.keeps_bad or len(read.events) > 1:
+        return read, "it lacks values that the filter needs"
+    listed = ", ".join(gaps)
+    reason = f"the source did not send {listed}, and {of.place} needs the whole row: {of.remedy}"
+    return odd_records.Spoilt(read.change, reason), None
 
 
 def _seen_alone(change: Change, table: Believed, origin: Origin, recorded: datetime | None, now: int) -> Seen:

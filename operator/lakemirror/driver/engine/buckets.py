@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +24,21 @@ from lakemirror.driver.columns.changes import METADATA, none
 from lakemirror.driver.columns.fold import OUTCOMES, Bucket, fold, keys_of
 from lakemirror.driver.columns.key_codes import ends_of_runs, key_codes
 from lakemirror.driver.columns.kinds import to_arrow
-from lakemirror.driver.columns.masks import Indices, mask_of
+from lakemirror.driver.columns.masks import Indices, Mask, mask_of
 from lakemirror.driver.columns.sequences import Sequences, follow
 from lakemirror.driver.columns.stored import tombstones_schema
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import CHANGES, ODD, REPORT, unpacked
+from lakemirror.driver.engine.filters import (
+    ODD_ROW,
+    PLAIN_ROW,
+    Answers,
+    FilterFails,
+    Parcelled,
+    as_filtered,
+    show_rows,
+    shown_by,
+)
 from lakemirror.driver.engine.mirror_files import MirrorFiles
 from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles, any_moved, stored_ends
 from lakemirror.driver.engine.stored_rows import StoredRows, look_up, oldest
@@ -107,18 +117,28 @@ def folded(
     buckets: Sequence[int],
 ) -> Iterator[pa.RecordBatch]:
     """Return the reports that a task was given, and the outcome of each of its buckets."""
-    found: dict[tuple[int, int], list[tuple[str, bytes]]] = {}
+    found: dict[tuple[int, int], list[_Content]] = {}
+    answers = Answers()
     for block in parcels:
-        for each in block.to_pylist():
+        for each in answers.taken(block).to_pylist():
             if each["what"] == REPORT:
                 yield _row(REPORT, each["number"], each["content"])
             else:
-                found.setdefault((each["number"], each["bucket"]), []).append((each["what"], each["content"]))
+                of = Parcelled(each["number"], each["bucket"], each["task"])
+                found.setdefault(of[:2], []).append(_Content(each["what"], of, each["content"]))
     for number, bucket in sorted(found):
         contents = found.pop((number, bucket))
         whole = buckets[number] == 1
-        done = _done(contents, tables[number], places[number], whole=whole)
+        done = _done(contents, answers, tables[number], places[number], whole=whole)
         yield _row(OUTCOME, number, pickle.dumps(done))
+
+
+class _Content(NamedTuple):
+    """What a parcel contains."""
+
+    what: str
+    of: Parcelled
+    packed: bytes
 
 
 def _row(what: str, number: int, content: bytes) -> pa.RecordBatch:
@@ -126,20 +146,38 @@ def _row(what: str, number: int, content: bytes) -> pa.RecordBatch:
 
 
 def _done(
-    contents: Sequence[tuple[str, bytes]], table: Believed, place: StoredMirror, *, whole: bool
+    contents: Sequence[_Content], answers: Answers, table: Believed, place: StoredMirror, *, whole: bool
 ) -> Done:
     """Return the outcome of a bucket, which may be that it failed."""
     try:
-        mine = [block for what, each in contents if what == CHANGES for block in unpacked(each)]
-        changes = pa.concat_batches(mine) if mine else none(table.kinds)
-        events = [event for what, each in contents if what == ODD for event in pickle.loads(each)]
+        changes, events = _given(contents, answers, table)
         return _of_bucket(changes, events, table, place, whole=whole)
-    except NeedsVectors as reason:  # Spark turns them on
+    except (NeedsVectors, FilterFails) as reason:  # Spark turns vectors on, and says why a filter fails
         log.debug("table %s: %s", table.name, reason)
         return Done(error=str(reason))
     except Exception as error:  # whatever it is, Spark takes the table
         log.warning("table %s: %s", table.name, error, exc_info=True)
         return Done(error=f"{type(error).__name__}: {error}")
+
+
+def _given(
+    contents: Sequence[_Content], answers: Answers, table: Believed
+) -> tuple[pa.RecordBatch, Sequence[Event]]:
+    """Return the plain changes of a bucket and the events of odd records, as a filter leaves them."""
+    plain = [(each.of, unpacked(each.packed)) for each in contents if each.what == CHANGES]
+    odd = [(each.of, pickle.loads(each.packed)) for each in contents if each.what == ODD]
+    blocks = [block for _, mine in plain for block in mine]
+    changes = pa.concat_batches(blocks) if blocks else none(table.kinds)
+    events = [event for _, mine in odd for event in mine]
+    if table.filter is None:
+        return changes, events
+    out = [answers.left_out(PLAIN_ROW, of, _joined(list(map(show_rows, mine)))) for of, mine in plain]
+    out_of_events = [answers.left_out(ODD_ROW, of, shown_by(mine)) for of, mine in odd]
+    return as_filtered(changes, _joined(out), events, _joined(out_of_events), table)
+
+
+def _joined(masks: Sequence[Mask]) -> Mask:
+    return np.concatenate(masks) if masks else np.zeros(0, np.bool_)
 
 
 def _of_bucket(
@@ -223,6 +261,8 @@ def _counted(
     stale = np.flatnonzero([each is Outcome.STALE for each in outcomes])
     late = _out_of_order(changes, stored, ends, stale, table, place.tolerance) if len(stale) else 0
     numbers, ops = Counter(outcomes), changes.column("__op")
+    if table.filter is not None:  # a row may have been outside before
+        return Counted(numbers, out_of_order=late)
     if not inserted or not pc.any(pc.equal(ops, str(Op.UPDATE))).as_py():
         return Counted(numbers, out_of_order=late)
     keys, deletes, unborn = _of_keys(changes, ops, ends, table)

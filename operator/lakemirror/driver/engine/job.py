@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakemirror.driver.engine import filter_columns
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import PARCELS, RAW, REPORT, Dividing, Report, divided
 from lakemirror.driver.engine.buckets import FOUND, Done, StoredMirror, folded
+from lakemirror.driver.engine.filters import Questions
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ def run(
 
     Nothing that anybody reads is changed: new files are stored, and named by no log. Raises Spark's errors.
     """
-    parcels = raw.select(*RAW).mapInArrow(_First(tables, dividing), PARCELS)
+    parcels = _parcels(raw, tables, dividing)
     spread = parcels.repartitionById(dividing.tasks, F.col("target"))
     rows = spread.mapInArrow(_Second(tables, places, dividing), FOUND).collect()
     reports: dict[str | None, Report] = {}
@@ -45,15 +48,28 @@ def run(
     return JobResult(reports, done)
 
 
+def _parcels(raw: DataFrame, tables: Sequence[Believed], dividing: Dividing) -> DataFrame:
+    """Return what the first stage hands on. Spark judges the rows of tables with filters on their way."""
+    questions = Questions.of(tables)
+    first = _First(tables, dividing, questions)
+    if not questions:
+        return raw.select(*RAW).mapInArrow(first, PARCELS)
+    asking = raw.select(*RAW).mapInArrow(first, filter_columns.schema_of(questions))
+    return filter_columns.judged(asking, questions)
+
+
 @dataclass(frozen=True)
 class _First:
     """The first stage. A class, so that Spark pickles it by its name."""
 
     tables: Sequence[Believed]
     dividing: Dividing
+    questions: Questions
 
     def __call__(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return divided(blocks, self.tables, self.dividing)
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        return divided(blocks, self.tables, self.dividing, self.questions, task)
 
 
 @dataclass(frozen=True)
