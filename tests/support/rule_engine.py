@@ -663,7 +663,9 @@ def _former_row(table: Mirrored, change: Change) -> Image | str | None:
     if table.mode != "append" or change.op != Op.UPDATE or change.old_key is None:
         return None
     columns = _columns(table, change)
-    return RowReader({name: columns[name] for name in change.old_key}).read(change.old_key)
+    return RowReader({name: columns[name] for name in change.old_key}, change.placeholder).read(
+        change.old_key
+    )
 
 
 def _half(record: Record, change: Change, moved: Left) -> Event:
@@ -692,10 +694,9 @@ def _image_of(
         return f"column {min(refused)}: its type changed"
     if row is None:
         return Image()
-    image = RowReader(columns).read(
+    image = RowReader(columns, change.placeholder).read(
         {name: value for name, value in row.items() if not table.is_former(name, change)},
         unrepresentable=table.asked.unrepresentable,
-        may_have_gaps=change.may_have_gaps,
         partial=change.partial,
         key=table.key,
     )

@@ -10,8 +10,9 @@ import pytest
 
 from lakemirror.driver.columns import odd
 from lakemirror.driver.rules.envelopes.records import Record
-from lakemirror.driver.rules.kinds import TIMESTAMP
+from lakemirror.driver.rules.kinds import INT, STRING, TIMESTAMP, Arrays, Kind
 from lakemirror.driver.rules.rows import Column
+from lakemirror.driver.rules.types import UNAVAILABLE
 from tests.driver.columns.test_histories import facts_of
 from tests.support.columnar import records_of
 from tests.support.histories import Shape, Step, play
@@ -41,6 +42,21 @@ def test_a_column_that_has_had_no_value_yet_may_be_there() -> None:
 def test_rows_of_a_key_with_more_columns_do_not_become_one(value: int | None) -> None:
     found = odd.read(with_members({}, {"added": value}), FACTS)
     assert found == odd.Other("with columns that the table did not have")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [(STRING, UNAVAILABLE.replace("_", "\\u005f")), (Arrays(INT), json.dumps(list(UNAVAILABLE.encode())))],
+)
+def test_a_value_that_was_not_sent_is_as_before_however_its_placeholder_is_written(
+    kind: Kind, sent: str
+) -> None:
+    record = with_members({"v": "@"}, {})
+    text = sent if sent.startswith("[") else f'"{sent}"'
+    facts = replace(FACTS, columns={**FACTS.columns, "v": Column("v", kind)})
+    found = odd.read(record._replace(value=(record.value or b"").replace(b'"@"', text.encode())), facts)
+    assert isinstance(found, odd.OddChange)
+    assert [each.gaps for each in found.events] == [{"v"}]
 
 
 def test_columns_whose_values_lose_digits_are_told() -> None:

@@ -361,8 +361,7 @@ def test_a_value_that_was_not_sent_has_a_placeholder(schema: Any, value: Any) ->
     assert read(value, field, placeholder=OTHER) == GAP
     assert read(value, field, STRING, OTHER) == GAP
     assert read(value, field) != GAP, "it is the placeholder of another connector"
-    octets = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    assert OTHER.may_be_in(b'{"a":' + octets + b"}")
+    assert read(value, field, placeholder=None) == read(value, field)
 
 
 @pytest.mark.parametrize(
@@ -383,12 +382,32 @@ def test_a_value_that_resembles_the_placeholder_is_one(schema: Any, value: Any) 
     assert not read(value, field_of({**schema, "field": "v"}), placeholder=OTHER).is_gap
 
 
-def test_the_forms_of_a_placeholder_tell_that_a_record_may_have_it() -> None:
-    assert not OTHER.may_be_in(b'{"a":"b"}')
-    assert OTHER.longest == max(map(len, OTHER.forms))
-    assert all(one not in other for one in OTHER.forms for other in OTHER.forms if one != other)
+def test_a_placeholder_has_the_codes_of_its_bytes() -> None:
     plain = Placeholder()
-    assert (plain.text, plain.codes[:2]) == (UNAVAILABLE, [95, 95])
+    assert (plain.text, plain.octets, plain.codes) == (
+        UNAVAILABLE,
+        UNAVAILABLE.encode(),
+        list(UNAVAILABLE.encode()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "found"),
+    [
+        ({"type": "string"}, UNAVAILABLE, UNAVAILABLE),
+        ({"type": "bytes"}, base64_of(UNAVAILABLE.encode()), UNAVAILABLE.encode()),
+        ({"type": "bytes"}, "", b""),
+        (
+            {"type": "array", "items": {"type": "int32"}},
+            list(UNAVAILABLE.encode()),
+            list(UNAVAILABLE.encode()),
+        ),
+        ({"type": "array", "items": {"type": "int32"}}, [], []),
+        ({**PAIRS, "values": {"type": "string"}}, {UNAVAILABLE: "a"}, {UNAVAILABLE: "a"}),
+    ],
+)
+def test_without_a_placeholder_each_value_is_one(schema: Any, value: Any, found: Any) -> None:
+    assert read(value, field_of({**schema, "field": "v"}), placeholder=None) == Read(found)
 
 
 # -- parts ------------------------------------------------------------------------------------------------

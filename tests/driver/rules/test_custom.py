@@ -70,6 +70,7 @@ def test_rows_of_a_full_load_have_no_op_and_are_read_by_a_snapshot() -> None:
         found = changed(DMS, row)
         assert (found.op, found.row, found.before, is_snapshot(found.seq)) == ("r", row, None, True)
     changes = [changed(DMS, {"Op": op, "id": 1}) for op in "IUD"]
+    assert {each.placeholder for each in changes} == {None}
     assert [(each.op, is_snapshot(each.seq)) for each in changes] == [
         ("c", False),
         ("u", False),

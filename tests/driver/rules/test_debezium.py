@@ -30,7 +30,7 @@ from lakemirror.driver.rules.envelopes.records import (
     unwrapped,
 )
 from lakemirror.driver.rules.positions import Origin, Source
-from lakemirror.driver.rules.types import UNAVAILABLE, Placeholder
+from lakemirror.driver.rules.types import Placeholder
 
 pytestmark = pytest.mark.guarantee(
     "Records of each envelope are read as its format specifies; what they lack is named"
@@ -234,25 +234,22 @@ def test_words_of_records_are_cut_in_messages() -> None:
     assert quoted("x" * 51) == f"'{'x' * 50}'"
 
 
-def test_what_was_not_sent_is_found_in_a_payload_behind_its_schema() -> None:
-    schema = {"type": "struct", "fields": [{"field": "v", "type": "string"}]}
-    for number, note in enumerate((UNAVAILABLE, "a", UNAVAILABLE, "b")):
-        value = {"schema": schema, "payload": event(after={"id": number, "v": note})}
-        assert changed(value).may_have_gaps() == (note == UNAVAILABLE)
-    other = Settings(placeholder=Placeholder("nothing"))
-    octets = json.dumps(
-        {"schema": schema, "payload": event(after={"id": 1, "v": "nothing"})}, separators=(",", ":")
-    )
-    found = classify(Record(octets.encode(), None, (), HERE), other)
+def test_records_have_the_placeholder_of_their_connector() -> None:
+    octets = json.dumps(event()).encode()
+    found = classify(Record(octets, None, (), HERE), Settings(placeholder=Placeholder("nothing")))
     assert isinstance(found, Change)
-    assert found.may_have_gaps()
-    default = {"type": "struct", "fields": [{"field": "v", "type": "string", "default": "nothing"}]}
-    octets = json.dumps({"schema": default, "payload": event()}, separators=(",", ":"))
-    for _ in range(2):
-        found = classify(Record(octets.encode(), None, (), HERE), other)
+    assert found.placeholder == Placeholder("nothing")
+
+
+def test_a_header_that_is_nested_too_deeply_is_no_key() -> None:
+    for levels in (LEVELS, 100_000):
+        text = '{"id":' + "[" * levels + "]" * levels + "}"
+        headers = (("__debezium.newkey", text.encode()),)
+        found = classify(
+            Record(json.dumps(event(op="d", before={"id": 1})).encode(), None, headers, HERE), Settings()
+        )
         assert isinstance(found, Change)
-        assert found.may_have_gaps(), "it may be: the default of a column has it"
-    assert not Change(TableName(None, None, "t"), "u", Source(), b"").may_have_gaps()
+        assert found.new_key is None
 
 
 @pytest.mark.parametrize(("begin", "end"), [('{"a":', "}"), ("[", "]")])

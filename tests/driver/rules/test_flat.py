@@ -20,7 +20,7 @@ from lakemirror.driver.rules.envelopes.records import (
     Truncate,
 )
 from lakemirror.driver.rules.positions import Origin, is_snapshot
-from lakemirror.driver.rules.types import UNAVAILABLE
+from lakemirror.driver.rules.types import Placeholder
 
 pytestmark = pytest.mark.guarantee(
     "Records of each envelope are read as its format specifies; what they lack is named"
@@ -83,11 +83,26 @@ def test_a_delete_shows_the_row_before_and_a_change_the_row_after() -> None:
     assert changed({**row, "__op": "c"}, None).before is None
 
 
-def test_what_was_not_sent_is_looked_for_in_rows_but_not_in_deletes() -> None:
-    row = {"id": 1, "v": UNAVAILABLE}
-    assert changed(row).may_have_gaps()
-    assert not changed({"id": 1, "v": "a"}).may_have_gaps()
-    assert not changed({**row, "__deleted": "true"}).may_have_gaps()
+def test_a_header_says_what_a_null_in_the_row_does_not() -> None:
+    assert changed({"id": 1, "__lsn": None}, headers=(("__lsn", b"5"),)).source.lsn == 5
+
+
+def test_a_table_may_have_a_number_as_its_name() -> None:
+    headers = (("__db", b"1.5"), ("__schema", b"true"), ("__table", b"2024"))
+    assert changed({"id": 1, "__lsn": 5}, headers=headers).table == TableName("1.5", "true", "2024")
+
+
+def test_a_header_that_is_nested_too_deeply_is_a_text() -> None:
+    text = "[" * 100_000 + "]" * 100_000
+    assert changed({"id": 1, "__lsn": 5}, headers=(("__query", text.encode()),)).source.lsn == 5
+
+
+def test_rows_have_the_placeholder_of_their_connector() -> None:
+    found = classify(
+        Record(b'{"id":1,"__lsn":5}', None, (), HERE), Settings(placeholder=Placeholder("nothing"))
+    )
+    assert isinstance(found, Change)
+    assert found.placeholder == Placeholder("nothing")
 
 
 @pytest.mark.parametrize(

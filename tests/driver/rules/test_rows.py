@@ -93,6 +93,13 @@ def test_every_pair_of_types_is_widened_as_the_driver_does_it() -> None:
         assert fits(one, other) == driver_drift.fits(_parse(one), _parse(other)), (one, other)
 
 
+def test_records_of_an_envelope_without_placeholders_lose_no_text() -> None:
+    columns = {"id": Column("id", BIGINT), "t": Column("t", STRING)}
+    row = {"id": 1, "t": UNAVAILABLE}
+    assert RowReader(columns, None).read(row) == Image(row)
+    assert RowReader(columns).read(row) == Image({"id": 1}, frozenset({"t"}))
+
+
 def test_messages_name_a_type_as_the_driver_does() -> None:
     for kind in (*KINDS, Maps(STRING, Structs((("a b", Decimals(5, 2)), ("`c", Maps(DATE, Arrays(INT))))))):
         assert shown(kind) == _parse(kind).simpleString()

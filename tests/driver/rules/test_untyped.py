@@ -218,6 +218,37 @@ def test_a_value_is_read_by_the_type_of_its_column(text: str, kind: Kind, expect
         assert str(found.value) == str(expected.value)
 
 
+OTHER = Placeholder("nothing")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ('{"nothing":"nothing"}', Maps(STRING, STRING), GAP),
+        (f'{{"{UNAVAILABLE}":"a"}}', Maps(STRING, STRING), Read({UNAVAILABLE: "a"})),
+        ('{"a":"nothing"}', Maps(STRING, STRING), Read({"a": "nothing"})),
+        ('["nothing","b"]', Arrays(STRING), Read(["nothing", "b"])),
+        ('["a","nothing"]', Arrays(STRING), Read(["a", "nothing"])),
+        ('["nothing"]', Arrays(STRING), GAP),
+        ('[["nothing"]]', Arrays(Arrays(STRING)), GAP),
+        ('[["nothing"],["b"]]', Arrays(Arrays(STRING)), Read([["nothing"], ["b"]])),
+        ('[{"a":"nothing"}]', Arrays(Structs((("a", STRING),))), GAP),
+    ],
+)
+def test_the_placeholder_of_a_connector_stands_for_a_whole_value(
+    text: str, kind: Kind, expected: Read
+) -> None:
+    assert read(loads(text), kind, placeholder=OTHER) == expected
+
+
+@pytest.mark.parametrize("kind", [STRING, VARIANT])
+def test_without_a_placeholder_a_text_that_resembles_one_is_a_text(kind: Kind) -> None:
+    assert read(UNAVAILABLE, kind, placeholder=None) == Read(UNAVAILABLE)
+    assert read([UNAVAILABLE], Arrays(kind), placeholder=None) == Read([UNAVAILABLE])
+    assert read({UNAVAILABLE: "a"}, Maps(STRING, kind), placeholder=None) == Read({UNAVAILABLE: "a"})
+    assert read([], Arrays(INT), placeholder=None) == Read([])
+
+
 def test_a_number_of_seconds_is_one_where_the_source_may_write_them() -> None:
     assert read(SECONDS, TIMESTAMP_NTZ, UNKNOWN) == Read(NOON)
     assert read(SECONDS, TIMESTAMP_NTZ, DEBEZIUM) == Read(datetime(1970, 1, 20, 18, 46, 48))

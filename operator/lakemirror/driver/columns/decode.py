@@ -60,9 +60,7 @@ class Decoder:
             return
         placeholder = facts.settings.placeholder
         self._wires = {name: wire_of(each, placeholder) for name, each in facts.columns.items()}
-        self._of_key = {
-            each: wire_of(facts.key.columns[each], facts.key.placeholder) for each in facts.key.names
-        }
+        self._of_key = {each: wire_of(facts.key.columns[each], placeholder) for each in facts.key.names}
         members = {facts.columns[name].source: each.read_as for name, each in self._wires.items()}
         members |= dict.fromkeys(sorted(facts.left_out - members.keys()), msgspec.Raw)
         row = row_struct(members, are_nullable=True)

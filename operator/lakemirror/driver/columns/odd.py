@@ -94,8 +94,7 @@ def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrep
         return Spoilt(change, of_key)
     row, gaps, texts, rounded = {}, frozenset[str](), {}, frozenset[str]()
     if change.row is not None:
-        rows = RowReader(facts.columns, facts.settings.placeholder)
-        image = rows.read(change.row, unrepresentable=unrepresentable, may_have_gaps=change.may_have_gaps)
+        image = RowReader(facts.columns, change.placeholder).read(change.row, unrepresentable=unrepresentable)
         if isinstance(image, str):
             return Spoilt(change, image)
         row, gaps, texts, rounded = dict(image.values), image.gaps, dict(image.texts), image.rounded

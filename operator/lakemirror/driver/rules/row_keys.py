@@ -38,7 +38,7 @@ class KeyOfTable:
     from_rows: Sequence[str] = ()
     defaults: Mapping[str, Value] = field(default_factory=dict)
     other: str | None = None
-    placeholder: Placeholder = DEFAULT
+    placeholder: Placeholder | None = DEFAULT
 
     def of(self, document: Document | None) -> Key | None:
         """Return the key in a document. None if a part of it is missing or does not fit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -40,11 +40,11 @@ class Column:
         codec = types.codec_of(found)
         return cls(found.name, kind or codec.kind, codec)
 
-    def read(self, value: Any, placeholder: Placeholder) -> Read:
+    def read(self, value: Any, placeholder: Placeholder | None) -> Read:
         """Return the value of the mirror for one of the wire."""
         return Read() if value is None else as_read(self.reader(placeholder)(value))
 
-    def reader(self, placeholder: Placeholder) -> Reader:
+    def reader(self, placeholder: Placeholder | None) -> Reader:
         """Return the function that reads values, except for null."""
         if self.codec is None:
             return untyped.reader(self.kind, self.writing, placeholder)
@@ -63,33 +63,27 @@ class Image(NamedTuple):
     rounded: frozenset[str] = frozenset()
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class RowReader:
     """Reads the rows of records with one schema. ``columns`` are those of the mirror, by their names.
 
-    Values that were not sent have the ``placeholder``.
+    Values that were not sent have the ``placeholder``; None if the records always have them.
     """
 
     columns: Mapping[str, Column]
-    placeholder: Placeholder = DEFAULT
+    placeholder: Placeholder | None = DEFAULT
 
     def read(
         self,
         row: Mapping[str, Any],
         *,
         unrepresentable: Unrepresentable = "quarantine",
-        may_have_gaps: Callable[[], bool] = _always,
         partial: bool = False,
         key: Sequence[str] = (),
     ) -> Image | str:
         """Return the row of an event, or why its record cannot be applied.
 
-        ``may_have_gaps`` is asked if a value looks like the placeholder. With ``partial``, the members that
-        the row lacks are as before; the columns of the ``key`` never are.
+        With ``partial``, the members that the row lacks are as before; the columns of the ``key`` never are.
         """
         values: dict[str, Any] = {}
         odd: dict[str, Read] = {}
@@ -110,8 +104,7 @@ class RowReader:
         reason = _objection(odd, self.columns, unrepresentable)
         if reason is not None:
             return reason
-        not_sent = {name for name, each in odd.items() if each.is_gap}
-        gaps = absent | not_sent if not_sent and may_have_gaps() else absent
+        gaps = absent | {name for name, each in odd.items() if each.is_gap}
         lost = {name: each.text for name, each in odd.items() if each.is_lost}
         texts = {name: text for name, text in lost.items() if text is not None}
         return Image(

@@ -79,23 +79,6 @@ class Placeholder:
         )
 
     @cached_property
-    def forms(self) -> tuple[bytes, ...]:
-        """What a record with a value that was not sent has in its JSON: one of these, in whatever shape."""
-        codes = ",".join(map(str, self.codes))
-        texts = {json.dumps(each, ensure_ascii=False)[1:-1] for each in self.spellings}
-        forms = {each.encode() for each in (*texts, self.uuid, codes)}
-        return tuple(each for each in forms if not any(other in each for other in forms - {each}))
-
-    @cached_property
-    def longest(self) -> int:
-        """How many bytes the longest of the forms has."""
-        return max(map(len, self.forms))
-
-    def may_be_in(self, octets: bytes) -> bool:
-        """Return whether a part of a record has one of the forms."""
-        return any(map(octets.__contains__, self.forms))
-
-    @cached_property
     def codes(self) -> list[int]:
         """The placeholder as an array of integers (or of days): one signed code per byte."""
         return [each - 256 if each > 127 else each for each in self.octets]
@@ -115,26 +98,31 @@ def kind_of(field: Field) -> Kind:
     return codec_of(field).kind
 
 
-def read(value: Any, field: Field, kind: Kind | None = None, placeholder: Placeholder = DEFAULT) -> Read:
+def read(
+    value: Any, field: Field, kind: Kind | None = None, placeholder: Placeholder | None = DEFAULT
+) -> Read:
     """Return the value of the mirror for a value on the wire.
 
     ``kind`` is the type of the mirror's column, by default the one closest to the source's (`kind_of`).
+    Without a ``placeholder``, no value stands for one that was not sent.
     """
     return read_by(codec_of(field), value, kind, placeholder)
 
 
-def read_by(codec: Codec, value: Any, kind: Kind | None = None, placeholder: Placeholder = DEFAULT) -> Read:
+def read_by(
+    codec: Codec, value: Any, kind: Kind | None = None, placeholder: Placeholder | None = DEFAULT
+) -> Read:
     """Return the value of the mirror for a value on the wire, given the codec of its field (`codec_of`)."""
     return Read() if value is None else as_read(reader(codec, kind or codec.kind, placeholder)(value))
 
 
-def reader(codec: Codec, kind: Kind, placeholder: Placeholder = DEFAULT) -> Reader:
+def reader(codec: Codec, kind: Kind, placeholder: Placeholder | None = DEFAULT) -> Reader:
     """Return the function that reads the values of a field, except for null."""
     as_it_is = kind == codec.kind
-    keeps, may_be_gap = type(codec).read is Codec.read and as_it_is, codec.may_be_gap
-    if keeps and not may_be_gap:
+    keeps, shown = type(codec).read is Codec.read and as_it_is, placeholder if codec.may_be_gap else None
+    if keeps and shown is None:
         return codec.wire
-    if keeps and isinstance(codec, Text):
+    if keeps and isinstance(codec, Text) and placeholder is not None:
         return _text_reader(placeholder.spellings)
     read = codec.read if as_it_is else partial(codec.read_as, kind=kind)
     to_wire, is_placeholder = codec.wire, codec.is_placeholder
@@ -143,7 +131,7 @@ def reader(codec: Codec, kind: Kind, placeholder: Placeholder = DEFAULT) -> Read
         wire = to_wire(value)
         if wire is MISFIT:
             return MISFIT
-        if may_be_gap and is_placeholder(wire, placeholder):
+        if shown is not None and is_placeholder(wire, shown):
             return GAP
         return read(wire)
 

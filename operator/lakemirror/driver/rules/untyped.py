@@ -138,20 +138,22 @@ def dumps(value: Any) -> str:
     return to_json(value)
 
 
-def read(value: Any, kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = DEFAULT) -> Read:
-    """Return a JSON value as one of a type."""
+def read(
+    value: Any, kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder | None = DEFAULT
+) -> Read:
+    """Return a JSON value as one of a type. Without a ``placeholder``, no value stands for one not sent."""
     return Read() if value is None else as_read(reader(kind, writing, placeholder)(value))
 
 
 @lru_cache(maxsize=4096)
-def reader(kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = DEFAULT) -> Reader:
+def reader(kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder | None = DEFAULT) -> Reader:
     """Return the function that reads the values of a type, except for null."""
     if isinstance(kind, Arrays):
         return lambda value: _array(value, kind, writing, placeholder)
     if isinstance(kind, Structs):
         return lambda value: _struct(value, kind, writing, placeholder)
     if isinstance(kind, Maps):
-        return lambda value: _map(value, kind, writing)
+        return lambda value: _map(value, kind, writing, placeholder)
     if kind in (TIMESTAMP, TIMESTAMP_NTZ):
         zoned = kind == TIMESTAMP
         return lambda value: _timestamp(value, zoned=zoned, seconds=writing.seconds)
@@ -162,7 +164,8 @@ def reader(kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = D
         return lambda value: _float(value, kind)
     if kind in (BOOLEAN, DATE):
         return _boolean if kind == BOOLEAN else lambda value: _date(_as_text(value))
-    return _unless_gap(*_readers_of_text(kind, writing), placeholder.spellings)
+    spellings = frozenset[str]() if placeholder is None else placeholder.spellings
+    return _unless_gap(*_readers_of_text(kind, writing), spellings)
 
 
 def _unless_gap(of_text: Reader | None, of_others: Reader, spellings: frozenset[str]) -> Reader:
@@ -323,26 +326,35 @@ _SPELLED: Final = (STRING, BINARY, BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ, VARI
 """Types whose values may be texts."""
 
 
-def _member(value: Any, kind: Kind, writing: Writing, placeholder: Placeholder) -> Read:
+def _member(value: Any, kind: Kind, writing: Writing, placeholder: Placeholder | None = None) -> Read:
     """Return a value inside another one. A VARIANT there is the value as it is."""
     return as_read(_variant(value)) if kind == VARIANT else read(value, kind, writing, placeholder)
 
 
-def _array(value: Any, kind: Arrays, writing: Writing, placeholder: Placeholder) -> Read:
+def _array(value: Any, kind: Arrays, writing: Writing, placeholder: Placeholder | None) -> Read:
     if not isinstance(value, list):
         return MISFIT
-    may_be_gap = kind.item in _SPELLED or isinstance(kind.item, Decimals)
-    if may_be_gap and len(value) == 1 and isinstance(value[0], str) and value[0] in placeholder.spellings:
-        return Read(is_gap=True)
-    if kind.item in BITS and value == placeholder.codes:
-        return Read(is_gap=True)
-    items = [_member(each, kind.item, writing, placeholder) for each in value]
+    if placeholder is not None and _is_gap(value, kind.item, writing, placeholder):
+        return GAP
+    items = [_member(each, kind.item, writing) for each in value]
     return together(
         items, list, lambda: to_json([None if each is None else _as_text(each) for each in value])
     )
 
 
-def _struct(value: Any, kind: Structs, writing: Writing, placeholder: Placeholder) -> Read:
+def _is_gap(value: list[Any], kind: Kind, writing: Writing, placeholder: Placeholder) -> bool:
+    """Return whether an array of values of a type is the placeholder, or has it as its only element."""
+    if kind in BITS:
+        return bool(value == placeholder.codes)
+    if len(value) != 1 or value[0] is None:
+        return False
+    if isinstance(kind, Arrays | Structs | Maps):
+        return read(value[0], kind, writing, placeholder).is_gap
+    is_spelled = kind in _SPELLED or isinstance(kind, Decimals)
+    return is_spelled and isinstance(value[0], str) and value[0] in placeholder.spellings
+
+
+def _struct(value: Any, kind: Structs, writing: Writing, placeholder: Placeholder | None) -> Read:
     names = [name for name, _ in kind.fields]
     if not isinstance(value, dict):
         return MISFIT
@@ -354,16 +366,16 @@ def _struct(value: Any, kind: Structs, writing: Writing, placeholder: Placeholde
     return together(items, lambda values: dict(zip(names, values, strict=True)), lambda: dumps(value))
 
 
-def _map(value: Any, kind: Maps, writing: Writing) -> Read:
+def _map(value: Any, kind: Maps, writing: Writing, placeholder: Placeholder | None) -> Read:
     if not isinstance(value, dict):
         return MISFIT
-    if DEFAULT.text in value:
-        return Read(is_gap=True)
+    if placeholder is not None and placeholder.text in value:
+        return GAP
     keys = [_map_key(key, kind.key, writing) for key, _ in members_of(value)]
     names = [each.value for each in keys]
     if any(each.value is None or each.is_rounded for each in keys) or has_twice(names):
         return MISFIT
-    items = [_member(each, kind.value, writing, DEFAULT) for _, each in members_of(value)]
+    items = [_member(each, kind.value, writing) for _, each in members_of(value)]
     return together(items, lambda values: dict(zip(names, values, strict=True)), lambda: dumps(value))
 
 
@@ -374,5 +386,5 @@ def _map_key(key: str, kind: Kind, writing: Writing) -> Read:
     if isinstance(kind, Decimals):
         return decimal_text(key, kind, replace(writing, decimals="text"))
     if kind in (BINARY, BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ):
-        return read(key, kind, writing)
+        return read(key, kind, writing, None)
     return convert(key, STRING, kind)

@@ -137,7 +137,6 @@ def _event(
         schema=schema,
         key_schema=key_schema,
         unanchored=unanchored,
-        octets=record.value,
         placeholder=settings.placeholder,
         full_before=source.connector != "postgresql",
     )

@@ -25,6 +25,7 @@ from lakemirror.driver.rules.envelopes.records import (
     Settings,
     TableName,
     Truncate,
+    as_text,
     is_object,
     key_in_header,
     key_of,
@@ -108,10 +109,10 @@ def classify(record: Record, settings: Settings) -> Classified:
             return Bad(
                 "the value is a whole event of Debezium, not a flat one: set envelope.format: debezium"
             )
-    source = _source({**added, **(body or {})})
+    fields = {**added, **{name: value for name, value in (body or {}).items() if value is not None}}
+    source = _source({**(body or {}), **fields})
     if source is None:
         return Bad(_MISFIT)
-    fields = {**added, **{name: value for name, value in (body or {}).items() if value is not None}}
     table, op = _table(fields, record), _op(fields, source, record)
     reason = _objection(record, key, source, table, op, settings)
     if reason is not None:
@@ -136,7 +137,7 @@ def _headers(record: Record) -> dict[str, Any]:
             text = octets.decode(errors="replace")
             try:
                 found[name] = _without_schema(loads(text))
-            except ValueError:
+            except (ValueError, RecursionError):
                 found[name] = text
     return found
 
@@ -176,7 +177,7 @@ def _source(fields: Document) -> Source | None:
 def _table(fields: Document, record: Record) -> TableName:
     """Return the table that a record names. Parts that it leaves out come from its topic, if that fits."""
     by_topic = named(record.origin.topic)
-    database, schema, table = (_field(fields, name) for name in ("db", "schema", "table"))
+    database, schema, table = (as_text(_field(fields, name)) for name in ("db", "schema", "table"))
     if database is None and schema is None and table in (None, by_topic.table):
         return TableName(by_topic.database, by_topic.schema, table or by_topic.table)
     return TableName(database, schema, by_topic.table if table is None else table)
@@ -247,7 +248,6 @@ def _event(
         schema=schema,
         key_schema=key_schema,
         unanchored=unanchored,
-        octets=None if op == Op.DELETE else record.value,
         placeholder=settings.placeholder,
         full_before=record.key is None or source.connector not in (None, "postgresql"),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from lakemirror.driver.rules.members import members_of
 from lakemirror.driver.rules.positions import NO_ORIGIN, By, Epoch, Origin, Source, is_unanchored, sequence
 from lakemirror.driver.rules.types import DEFAULT, Placeholder
-from lakemirror.driver.rules.untyped import loads
+from lakemirror.driver.rules.untyped import dumps, loads
 
 LEVELS: Final = 100
 CHARACTERS: Final = 20_000_000
@@ -53,8 +52,8 @@ class Change(NamedTuple):
 
     ``row`` is the image after the change, ``before`` the one before it. An update with ``old_key`` changes
     its row's key on its own; a create with ``old_key`` and a delete with ``new_key`` are the halves of such a
-    change. A value may be the ``placeholder`` of one that was not sent if that is in the record, ``octets``
-    (None: it is not looked for). ``partial`` says that members that the row lacks are as before,
+    change. A value may be the ``placeholder`` of one that was not sent (None: records of the envelope have
+    none). ``partial`` says that members that the row lacks are as before,
     ``full_before`` that a before image has all columns. ``ordered_by`` are the values that order the change
     (`lakemirror.driver.rules.ordering_columns`) if they are not columns of its row.
     """
@@ -72,8 +71,7 @@ class Change(NamedTuple):
     schema: Document | None = None
     key_schema: Document | None = None
     unanchored: bool = False
-    octets: bytes | None = None
-    placeholder: Placeholder = DEFAULT
+    placeholder: Placeholder | None = None
     partial: bool = False
     full_before: bool = True
     ordered_by: Document | None = None
@@ -82,10 +80,6 @@ class Change(NamedTuple):
     def is_snapshot(self) -> bool:
         """Whether the row was read by a snapshot."""
         return self.op == "r"
-
-    def may_have_gaps(self) -> bool:
-        """Return whether the record has the placeholder of a value that was not sent, in any of its forms."""
-        return self.octets is not None and has_placeholder(self.octets, self.placeholder)
 
 
 class Truncate(NamedTuple):
@@ -162,7 +156,11 @@ def parsed(octets: bytes, what: str) -> Any:
 
 
 def _document(octets: bytes, what: str, levels: int) -> Any:
-    text = text_of(octets, what)
+    return _read(text_of(octets, what), what, levels)
+
+
+def _read(text: str, what: str, levels: int) -> Any:
+    """Return a document within the limits. Raises NotReadable, ValueError or RecursionError."""
     document = loads(text)
     if "\\" in text and "\\u" in text and _has_half_character(document):
         raise NotReadable(f"the {what} {HALF_CHARACTER}")
@@ -179,8 +177,6 @@ class _Head(NamedTuple):
 
     octets: bytes
     schema: Document
-    gaps: dict[str, bool]
-    """By placeholder: whether it is in the schema."""
 
 
 _WRAPPED: Final = b'{"schema":{'
@@ -211,7 +207,7 @@ def _head(octets: bytes) -> _Head | None:
         found = _document(octets.removesuffix(_PAYLOAD) + b"}", "schema", LEVELS)
     except (ValueError, RecursionError):
         return None
-    return _Head(octets, found["schema"], {}) if found.keys() == {"schema"} else None
+    return _Head(octets, found["schema"]) if found.keys() == {"schema"} else None
 
 
 def _has_half_character(value: Any) -> bool:
@@ -262,29 +258,21 @@ def key_of(record: Record) -> tuple[Document | None, Document | None]:
 
 
 def key_in_header(record: Record, name: str) -> Document | None:
-    """Return the key in a header. Connect's SimpleHeaderConverter writes dates and times without quotes."""
+    """Return the key in a header; None if it is none that can be read.
+
+    Connect's SimpleHeaderConverter writes dates and times without quotes.
+    """
     octets = record.header(name)
     if octets is None:
         return None
     text = octets.decode(errors="replace")
     for each in (text, _BARE_TIME.sub(r'\1"\2"', text)):
         try:
-            key, _ = unwrapped(loads(each))
-        except ValueError:
+            key, _ = unwrapped(_read(each, "header", LEVELS))
+        except (ValueError, RecursionError):
             continue
         return key if isinstance(key, dict) else None
     return None
-
-
-def has_placeholder(octets: bytes, placeholder: Placeholder) -> bool:
-    """Return whether a record's value has the placeholder in any of its forms."""
-    head = _head_of(octets, "value")
-    if head is None:
-        return placeholder.may_be_in(octets)
-    known = head.gaps.get(placeholder.text)
-    if known is None:
-        known = head.gaps[placeholder.text] = placeholder.may_be_in(head.octets)
-    return known or placeholder.may_be_in(octets[max(0, len(head.octets) - placeholder.longest) :])
 
 
 def quoted(word: Any) -> str:
@@ -326,7 +314,7 @@ def as_text(value: Any) -> str | None:
     """Return a field that is a text in the envelope; what is another value there, as its JSON."""
     if value is None or isinstance(value, str):
         return value
-    return json.dumps(value, separators=(",", ":"), default=str)
+    return dumps(value)
 
 
 _INTEGERS: Final = ("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id")
