@@ -71,6 +71,7 @@ def test_values_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
         assert found == unrepresentable
 
 
+@pytest.mark.thorough
 @pytest.mark.sources
 @pytest.mark.timeout(900)
 def test_a_real_registry(spark: SparkSession, kafka: Broker, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return mirroring
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee("A second run, or a replay of a committed batch, creates no new version")
 def test_a_second_run_makes_no_new_version(spark: SparkSession, undisturbed: Mirroring) -> None:
     before = undisturbed.versions()
@@ -125,7 +125,7 @@ def cut_off(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.guarantee("A crash at any moment loses and duplicates nothing")
-@pytest.mark.parametrize("target", ["path", "table"])
+@pytest.mark.parametrize("target", [pytest.param("path", marks=pytest.mark.thorough), "table"])
 def test_a_table_whose_first_commit_was_cut_off_is_made_anew(
     target: str, spark: SparkSession, tmp_path: Path
 ) -> None:

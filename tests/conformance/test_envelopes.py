@@ -187,7 +187,7 @@ def _without_metadata(record: Record) -> Record:
     return {**record, "value": row}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_what_the_manifest_did_not_know_is_replayed_when_it_does(spark: SparkSession, tmp_path: Path) -> None:
     history = maxwell.History("shop")
     history.insert(1, "a")

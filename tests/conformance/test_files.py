@@ -111,7 +111,7 @@ def test_csv_of_dms_is_mirrored_once(spark: SparkSession, tmp_path: Path) -> Non
     assert "LOAD00000002.csv is skipped: hr/employees/LOAD00000001.csv has the same content" in said
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "No clock decides: not whether a target may move, which rows of files are newer, how far the source is "
     "applied, or when the next comparison is due"

@@ -135,7 +135,7 @@ def declaring(tmp_path: Path, **settings: object) -> Mirroring:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["scd1", "scd2"])
+@pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
 def test_values_that_are_left_out_are_taken_from_events_that_come_later_or_had_another_key(
     spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:

@@ -518,7 +518,7 @@ def longest(spark: SparkSession, made: Mirroring) -> int:
 @pytest.mark.parametrize(
     ("form", "number"),
     [
-        pytest.param("maxwell", 150, marks=pytest.mark.long),
+        pytest.param("maxwell", 60, marks=pytest.mark.long),
         *(pytest.param(form, 60, marks=pytest.mark.thorough) for form in FORMATS if form != "maxwell"),
     ],
 )

@@ -303,7 +303,7 @@ def flat(place: str, op: str, id: int, v: str, seconds: int, table: str = "flat"
     }
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_reload_places_each_row_in_its_own_order(spark: SparkSession, tmp_path: Path) -> None:
     """Under ``auto``, flat records are ordered by offset. A reload closes truncates that waited."""
     settings = {"envelope": {"format": "debezium-flat"}}
@@ -340,7 +340,7 @@ def test_a_reload_places_each_row_in_its_own_order(spark: SparkSession, tmp_path
     assert [each[:2] for each in waiting(spark, mirroring, "flat")] == [(0, 103)]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("timed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_rows_of_files_are_one_order_whatever_folder_they_are_in(
     timed: bool, spark: SparkSession, tmp_path: Path

@@ -90,7 +90,7 @@ def warnings(summary: RunSummary) -> list[str]:
     return [each for each in summary.warnings if "takes over" in each]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_another_checkpoint_waits_for_the_owner_and_says_that_it_takes_over(
     spark: SparkSession, world: World
 ) -> None:

@@ -105,10 +105,10 @@ def test_a_replay_that_is_killed_anywhere_is_done_again(spark: SparkSession, nar
     assert wide.versions() == versions
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "No open record of the quarantine is forgotten; a record that nobody will mend can be discarded"
 )
-@pytest.mark.long
 def test_what_nobody_will_mend_is_discarded_and_its_tombstones_go(
     spark: SparkSession, narrow: Mirroring
 ) -> None:

@@ -63,6 +63,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(s3: SparkSession
         storage.read_text("owner.json")
 
 
+@pytest.mark.thorough
 def test_a_slow_store_is_only_slow(s3: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     mirroring = StoreMirroring(tmp_path, bucket).deliver(parts(CAPTURE.records, 1))
     bucket.proxy.slow_seconds = 0.2

@@ -274,7 +274,7 @@ def test_records_that_another_shard_makes_bad_are_kept(spark: SparkSession, tmp_
     assert [(row["__source"], row["x"]) for row in stored(spark, tmp_path)] == [("demo_1.public.items", 1)]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_records_that_another_shard_makes_bad_stop_a_pipeline_that_is_to_fail(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -288,7 +288,7 @@ def test_records_that_another_shard_makes_bad_stop_a_pipeline_that_is_to_fail(
     assert [(row["__source"], row["x"]) for row in stored(spark, tmp_path)] == [("demo_1.public.items", 1)]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_pattern_is_widened_to_take_in_one_more_shard(spark: SparkSession, tmp_path: Path) -> None:
     """The mirror goes on under the wider pattern; a pattern that leaves out one of its shards is refused."""
     items = table("items", Column("v", "int32"))

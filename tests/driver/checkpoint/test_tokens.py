@@ -147,7 +147,7 @@ def test_a_reset_reads_another_source_from_its_beginning(spark: SparkSession, tm
     assert again.versions() == versions
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_mirror_that_is_copied_with_its_checkpoint_is_gone_on_with(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -247,7 +247,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 """Settings of a table when its mirror is made and later, and why the later ones are refused."""
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_another_form_is_refused_for_a_table_that_is_there(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop()
     tables = [table(name, Column("code", "string")) for name in FORMS]

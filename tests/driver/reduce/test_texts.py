@@ -38,7 +38,9 @@ def apart(events: Sequence[list[Record]]) -> list[list[Record]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "apart"])
+@pytest.mark.parametrize(
+    "at_once", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["at once", "apart"]
+)
 def test_a_text_stays_as_long_as_its_value(spark: SparkSession, tmp_path: Path, at_once: bool) -> None:
     """A change that leaves the value out keeps it; one that brings another value, or none, does not."""
     shop, of = Shop(), table("times", V, Dates("at", "string", optional=True), UNTIL)

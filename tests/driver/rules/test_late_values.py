@@ -77,7 +77,7 @@ def test_a_version_that_moved_keeps_its_value_when_the_snapshot_comes(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mode", ["scd1", "scd2"])
+@pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
 def test_a_pipeline_ends_in_the_rows_of_the_source(mode: str, spark: SparkSession, tmp_path: Path) -> None:
     mirroring = Mirroring(tmp_path, {"defaults": {"mode": mode}}).deliver(batches())
     mirroring.run(spark)

@@ -220,7 +220,7 @@ SOFT: dict[str, Any] = {"defaults": {"delete": {"type": "soft", "column": "delet
     ("how", "settings"),
     [
         (repaired, {}),
-        pytest.param(loaded, {}, marks=pytest.mark.long),
+        pytest.param(loaded, {}, marks=pytest.mark.thorough),
         pytest.param(repaired, VERSIONS, marks=pytest.mark.thorough),
         *(pytest.param(how, {}, marks=pytest.mark.thorough) for how in (reloaded, exported)),
         *(
@@ -260,7 +260,7 @@ def test_rows_that_were_written_beside_the_stream_show_each_later_change(
     assert {of.name: failed.rows(of) for of in has} == changed
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_position_counts_only_in_tables_of_which_it_is_known_what_lies_before_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,6 +237,7 @@ class Mirrored:
         return {row["id"]: row["v"] for row in at(self.spark, path).collect()}
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("A repair overwrites no newer change, and no older change overwrites it")
 @pytest.mark.parametrize("kind", ["postgres", "mariadb", "mysql"])
 def test_wrong_rows_are_repaired_and_neither_newer_nor_older_changes_are_lost(

@@ -100,7 +100,7 @@ def wrong(checked: Checked) -> dict[str, str]:
     return {each.key: each.what for each in checked.settled.wrong}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_equal_mirrors_of_all_modes_are_equal(lake: Lake) -> None:
     done = lake.verify()
     assert {name: (each.equal, each.error) for name, each in done.items()} == dict.fromkeys(

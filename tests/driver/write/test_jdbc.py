@@ -601,6 +601,7 @@ def test_a_database_that_was_restored_from_its_backup_is_seen(
     assert mirroring.sql("SELECT v FROM restored.quiet ORDER BY id") == ["2"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_what_is_not_this_drivers_is_refused(spark: SparkSession, postgres: Server, tmp_path: Path) -> None:
     """Another driver's commit, another batch of the same number, somebody's own table, tables without key,

@@ -37,7 +37,7 @@ def test_records_that_come_much_later_than_newer_ones_are_counted_and_told(
     assert "2 record(s) came more than ordering.toleranceMs (10000 ms) after newer changes" in caplog.text
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_columns_may_be_called_what_states_call_theirs(spark: SparkSession, tmp_path: Path) -> None:
     names = ("own", "known", "seq", "key", "event_time", "a.b")
     shop, batches = Shop(), [list[Record](), list[Record]()]

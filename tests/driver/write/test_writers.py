@@ -224,7 +224,8 @@ def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_pat
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("files", "module", "name"), [(rewriting, rewrite, "rewritten"), (hiding, direct, "_lookup")]
+    ("files", "module", "name"),
+    [pytest.param(rewriting, rewrite, "rewritten", marks=pytest.mark.thorough), (hiding, direct, "_lookup")],
 )
 def test_whoever_changes_the_table_meanwhile_is_noticed(
     spark: SparkSession,

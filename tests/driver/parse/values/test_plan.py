@@ -36,7 +36,9 @@ def plan_of(frame: DataFrame) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", ["jsons", "jsonalt", "json"])
+@pytest.mark.parametrize(
+    "variant", ["jsons", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("jsonalt", "json"))]
+)
 def test_no_python_in_the_plan(spark: SparkSession, variant: str) -> None:
     found = images.of_capture(images.CAPTURES / "types" / f"{variant}.jsonl.gz")[TABLE]
     typed = images.of_capture(images.CAPTURES / "types" / "jsons.jsonl.gz")[TABLE]
