@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lakemirror.api.object_stores import FILE_MANAGER_SETTING, one_spelling, session_settings
+from lakemirror.api.source import Envelope
 from lakemirror.api.spark_settings import OURS
 from lakemirror.api.supported import not_supported, wrong_sql
 from tests.api.not_supported import JDBC, NOT_SUPPORTED
@@ -139,3 +140,16 @@ def test_conditions_on_shards_do_not_see_the_shard() -> None:
 )
 def test_a_place_has_one_spelling(path: str, spelled: str) -> None:
     assert one_spelling(path) == spelled
+
+
+@pytest.mark.parametrize(
+    ("envelope", "placeholder"),
+    [
+        ({}, "__debezium_unavailable_value"),
+        ({"format": "debezium-flat", "unavailableValuePlaceholder": "__left_out"}, "__left_out"),
+        ({"format": "maxwell"}, None),
+        ({"format": "custom", "fields": {"key": "id"}}, None),
+    ],
+)
+def test_only_records_of_debezium_have_placeholders(envelope: Any, placeholder: str | None) -> None:
+    assert Envelope.model_validate(envelope).placeholder == placeholder

@@ -491,8 +491,10 @@ class Envelope(Model):
     """Debezium's unavailable.value.placeholder."""
 
     @property
-    def placeholder(self) -> str:
-        """The text that stands for a value that Debezium did not send."""
+    def placeholder(self) -> str | None:
+        """The text that stands for a value that Debezium did not send; None if records have no such text."""
+        if self.format in ("maxwell", "custom"):
+            return None
         return self.unavailable_value_placeholder or PLACEHOLDER
 
     @model_validator(mode="after")

@@ -103,7 +103,7 @@ _LAST_MICROS: Final = 253_370_764_799_999_999
 
 _LSN: Final = r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})\z"
 _SCN: Final = r"^\d{1,18}\z"
-_FILE: Final = r"\.\d{1,10}\z"
+_FILE: Final = r"\.\d{1,18}\z"
 _LISTED: Final = r"^([0-9A-F]{2}){26,331}\z"
 """Matches the sequence of an event in a list: that of a position, or of up to 16 columns.
 

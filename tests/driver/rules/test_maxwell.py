@@ -60,6 +60,10 @@ def test_an_update_shows_the_row_and_what_it_was() -> None:
     assert (found.key, found.old_key, found.partial) == ({"id": 1}, None, True)
 
 
+def test_no_value_is_a_placeholder_of_debezium() -> None:
+    assert changed(position=AT).placeholder is None
+
+
 def test_an_insert_and_a_delete_show_one_image() -> None:
     inserted, deleted = changed(position=AT), changed(type="delete", position=AT)
     assert (inserted.op, inserted.row, inserted.before, inserted.partial) == (
@@ -127,6 +131,8 @@ def test_the_order_is_that_of_the_binlog_and_of_the_rows_of_an_event() -> None:
 def test_a_gtid_counts_transactions_where_there_is_no_position() -> None:
     mysql, mariadb = changed(gtid="3e11fa47-71ca:23"), changed(gtid="0-12-23")
     assert mysql.seq[2:12] == mariadb.seq[2:12] == (23).to_bytes(10, "big")
+    many = changed(gtid=f"u:{'9' * 18}")
+    assert many.seq[2:12] == (10**18 - 1).to_bytes(10, "big"), "a busy server soon has more than ten digits"
     assert (server_of(mysql.source), server_of(mariadb.source)) == ("3e11fa47-71ca", "0-12")
     assert log_of(mysql.source, "auto") == "maxwell"
     both = changed(gtid="u:23", position=AT, server_id=5)
@@ -154,6 +160,7 @@ def test_a_row_of_a_bootstrap_is_below_all_positions_whatever_orders_changes() -
 def test_positions_are_checked_where_they_order_changes() -> None:
     assert reason(position="bin.000006") == "position is not valid: 'bin.000006'"
     assert reason(position="bin.6:" + "9" * 19) == f"position is not valid: 'bin.6:{'9' * 19}'"
+    assert reason("binlog", gtid=f"u:{'9' * 19}").startswith("gtid is not valid")
     assert reason("binlog", gtid="u") == "gtid is not valid: 'u'"
     assert reason("binlog") == "ordering.by is binlog, but the record has no position"
     for by in ("timestamp", "offset"):

@@ -267,6 +267,7 @@ def _facts(learned: Learned, found: Mapping[str, Kind]) -> Facts:
     of_key = _columns(reading, found, None if key_schema is None else fields_of_struct(key_schema))
     if columns.keys() != found.keys():
         raise NotForEngine("its records lack columns of its mirror")
+    assert reading.placeholder is not None  # it is Debezium's envelope
     placeholder = Placeholder(reading.placeholder)
     left_out = frozenset[str]()
     if schema is not None:

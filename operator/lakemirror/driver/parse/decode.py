@@ -111,7 +111,7 @@ class Reading:
     expectations: Sequence[Expected] = ()
     computed: Sequence[Computed] = ()
     unrepresentable: Unrepresentable = "quarantine"
-    placeholder: str = DEFAULT
+    placeholder: str | None = DEFAULT
     place: str = "filter"
     remedy: str = "set REPLICA IDENTITY FULL on the table"
     shard: str | None = None

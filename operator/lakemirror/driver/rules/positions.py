@@ -56,7 +56,8 @@ _NO_LSN: Final = bytes(10)
 _PAIR: Final = re.compile(r'^\s*\[\s*(?:null|"(\d{1,18})")\s*,\s*(?:null|"(\d{1,18})")\s*\]\s*$', re.ASCII)
 _LSN: Final = re.compile(r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})\Z", re.ASCII)
 _SCN: Final = re.compile(r"^\d{1,18}\Z", re.ASCII)
-_FILE: Final = re.compile(r"\.(\d{1,10})\Z", re.ASCII)
+_FILE: Final = re.compile(r"\.(\d{1,18})\Z", re.ASCII)
+"""Numbers of files have at most ten digits. Those of GTIDs take their place, and count transactions."""
 _LISTED: Final = re.compile(r"^([0-9A-F]{2}){26,331}\Z")
 
 

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.parse.values import Field, RowDecoder
+from lakemirror.driver.parse.values.connect import schemaless
 from lakemirror.driver.parse.values.decimals import twos_complement
 from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.rules.schemas import PADDED
@@ -487,6 +488,16 @@ def test_another_placeholder(spark: SparkSession) -> None:
     assert gap is not None
     found = wired(spark, decoder, ['{"c":"ŻŻ"}', f'{{"c":"{MARK}"}}']).select(gap.alias("g")).collect()
     assert [row["g"] for row in found] == [True, False]
+
+
+@pytest.mark.parametrize("columns", [[field("string")], [schemaless("c")]])
+def test_without_a_placeholder_each_text_is_one(spark: SparkSession, columns: list[Field]) -> None:
+    """Maxwell and custom producers have none: such a text must not become null."""
+    decoder = RowDecoder(columns, {"c": StringType()}, placeholder=None)
+    found = decoder.project(F.col("wire"))["c"]
+    assert found.gap is None
+    rows = wired(spark, decoder, [f'{{"c":"{MARK}"}}', '{"c":""}']).select(found.value.alias("v")).collect()
+    assert [row["v"] for row in rows] == [MARK, ""]
 
 
 def test_unknown_semantic_names_keep_the_physical_type_and_are_told() -> None:

@@ -39,7 +39,7 @@ from lakemirror.driver.parse.envelopes.no_change import (
     members_of,
     named_as_no_change,
 )
-from lakemirror.driver.parse.values.placeholder import Placeholder
+from lakemirror.driver.parse.values.placeholder import DEFAULT, Placeholder
 from lakemirror.driver.sequence import (
     SOURCE,
     identity,
@@ -67,7 +67,7 @@ class Debezium(Classifier):
 
     def steps(self, known: Mapping[int, str]) -> list[list[Column]]:
         split = self._encoding.split(("value", "key"), known)
-        placeholder = Placeholder(self._envelope.placeholder)
+        placeholder = Placeholder(self._envelope.placeholder or DEFAULT)
         return [*split, *_steps(self._ordering, known, placeholder, keep_before=self._keep_before)]
 
 

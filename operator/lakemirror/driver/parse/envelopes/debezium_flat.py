@@ -48,7 +48,7 @@ from lakemirror.driver.parse.envelopes.no_change import (
     members_of,
     named_as_no_change,
 )
-from lakemirror.driver.parse.values.placeholder import Placeholder
+from lakemirror.driver.parse.values.placeholder import DEFAULT, Placeholder
 from lakemirror.driver.sequence import (
     SOURCE,
     has_position,
@@ -257,7 +257,7 @@ class DebeziumFlat(Classifier):
 
     def _event(self) -> list[Column]:
         ordering, source, op, body = self._ordering, F.col("source"), F.col("op"), F.col("body")
-        placeholder = Placeholder(self._envelope.placeholder)
+        placeholder = Placeholder(self._envelope.placeholder or DEFAULT)
         change, by = F.col("kind").isin("change", "truncate"), ordering.by
         snapshot = F.col("snapshot")
         origin = {name: F.col(name) for name in ("topic", "partition", "offset")}

@@ -55,7 +55,7 @@ _OTHER: Final = (
 """Types of records that do not change a row."""
 
 _POSITION: Final = r"^.*\.\d{1,10}:\d{1,18}$"
-_GTID: Final = r"^(?:(.*):|(\d+-\d+)-)(\d{1,10})$"
+_GTID: Final = r"^(?:(.*):|(\d+-\d+)-)(\d{1,18})$"
 """MySQL's ``uuid:number`` or MariaDB's ``domain-server-number``."""
 _LAST_OF_TRANSACTION: Final = 2**31 - 2
 

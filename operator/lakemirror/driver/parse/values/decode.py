@@ -75,19 +75,23 @@ def decode(
     field: Field,
     target: DataType | None = None,
     *,
-    placeholder: str = placeholders.DEFAULT,
+    placeholder: str | None = placeholders.DEFAULT,
     writing: Writing = DEBEZIUM,
 ) -> Decoded:
     """Decode a wire value (of ``wire_type``) to ``target``, by default to ``spark_type``."""
     codec = _codec(field, target, writing)
     parts = codec.decode(column, target or codec.natural)
-    gap = _sure(codec.gap(column, Placeholder(placeholder)))
+    gap = _sure(_gap(codec, column, placeholder))
     lost, misfit = _sure(parts.unrepresentable), _sure(parts.misfit)
     if gap is not None:
         lost = None if lost is None else lost & ~gap
         misfit = None if misfit is None else misfit & ~gap
     text = None if lost is None or parts.text is None else F.when(lost, parts.text)
     return Decoded(unless(gap, parts.value), gap, lost, text, misfit, _sure(parts.rounded))
+
+
+def _gap(codec: Codec, value: Column, placeholder: str | None) -> Column | None:
+    return None if placeholder is None else codec.gap(value, Placeholder(placeholder))
 
 
 def can_be_left_out(field: Field, target: DataType) -> bool:
@@ -110,7 +114,7 @@ class RowDecoder:
 
     ``fields``: the columns, from ``connect.parse_envelope``, ``parse_key`` or ``connect.schemaless``.
     ``columns``: target types by name, if they are not the natural ones.
-    ``placeholder``: the connector's ``unavailable.value.placeholder``.
+    ``placeholder``: the connector's ``unavailable.value.placeholder``; None if records have no such text.
     ``writing``: how the producer of records without a schema writes values, and ``encodings``, by name, what
     the manifest says of a column.
 
@@ -123,7 +127,7 @@ class RowDecoder:
         fields: Sequence[Field],
         columns: Mapping[str, DataType] | None = None,
         *,
-        placeholder: str = placeholders.DEFAULT,
+        placeholder: str | None = placeholders.DEFAULT,
         writing: Writing = DEBEZIUM,
         encodings: Mapping[str, TextEncoding] = MappingProxyType({}),
     ) -> None:
@@ -205,7 +209,7 @@ class RowDecoder:
         for each in self._fields:
             value, kind = wire.getField(self._wire_names[each.name]), self._targets.get(each.name)
             codec = _codec(each, kind, self._writings[each.name])
-            doubt, gap = codec.doubt(value), codec.gap(value, Placeholder(self._placeholder))
+            doubt, gap = codec.doubt(value), _gap(codec, value, self._placeholder)
             if doubt is not None:
                 names.append(F.when(unless(_sure(gap), doubt), each.name))
         if not names:

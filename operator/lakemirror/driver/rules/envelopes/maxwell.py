@@ -44,7 +44,7 @@ OTHERS: Final = (
 """Types of records that do not change a row."""
 
 _POSITION: Final = re.compile(r"^.*\.\d{1,10}:\d{1,18}$", re.ASCII)
-_GTID: Final = re.compile(r"^(?:(.*):|(\d+-\d+)-)(\d{1,10})$", re.ASCII)
+_GTID: Final = re.compile(r"^(?:(.*):|(\d+-\d+)-)(\d{1,18})$", re.ASCII)
 """MySQL's ``uuid:number`` or MariaDB's ``domain-server-number``."""
 _LAST_OF_TRANSACTION: Final = 2**31 - 2
 _CALLED: Final = {"ts_ms": "ts", "file": "position", "pos": "position", "event_serial_no": "xoffset"}
