@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,9 +33,10 @@ _TRIES = 50
 class Load:
     """The sizes of a load. Shares are of a batch's events.
 
-    Late events come up to 3 batches later than they should. `hot` is the share of updates that go to one key
-    in a thousand; the first `recent` batches change only the newest twentieth of the keys. `filter` is an SQL
-    condition that the rows of all tables have to meet.
+    `moves` are changes of the keys of rows, in a load of one table. Late events come up to 3 batches later
+    than they should. `hot` is the share of updates that go to one key in a thousand; the first `recent`
+    batches change only the newest twentieth of the keys. `filter` is an SQL condition that the rows of all
+    tables have to meet.
     """
 
     rows: int = 1_000_000
@@ -47,6 +48,7 @@ class Load:
     inserts: float = 0.25
     deletes: float = 0.10
     reinserts: float = 0.05
+    moves: float = 0.0
     late: float = 0.0
     repeated: float = 0.0
     hot: float = 0.0
@@ -169,13 +171,17 @@ class _Source:
         if load.inserts <= x < load.inserts + load.reinserts and self._gone:
             yield self._created(self._again())
             return
-        deletes = load.inserts + load.reinserts <= x < load.inserts + load.reinserts + load.deletes
+        kept = load.inserts + load.reinserts + load.deletes
+        deletes = load.inserts + load.reinserts <= x < kept
+        moves = kept <= x < kept + load.moves
         key = None if x < load.inserts else self._pick(hot=not deletes)
         if key is None:
             self.next += 1
             yield self._created(self.next - 1)
         elif deletes:
             yield from self._deleted(key)
+        elif moves:
+            yield from self._moved(key)
         else:
             self.changed[key] = self._row()
             yield self._event("u", key, "null", self._image(key))
@@ -205,13 +211,22 @@ class _Source:
         self.changed[key] = self._row()
         return self._event("c", key, "null", self._image(key))
 
-    def _deleted(self, key: int) -> Iterator[str]:
+    def _moved(self, key: int) -> Iterator[str]:
+        """The row of a key gets a new one: a delete and a create at one position."""
+        new, self.next = self.next, self.next + 1
+        names = [records.key_text(self._table(each), each, self.load.schemas) for each in (new, key)]
+        yield from self._deleted(key, [("__debezium.newkey", names[0])])
+        self.changed[new] = self._row()
+        headers = [("__debezium.oldkey", names[1])]
+        yield self._event("c", new, "null", self._image(new), headers, advances=False)
+
+    def _deleted(self, key: int, headers: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
         empty = ['""', "0", "null", '"1970-01-01T00:00:00Z"']
         before = records.image(key, empty + ["null"] * (self.load.columns - len(FEWEST)))
         self.changed.pop(key, None)
         self.gone.add(key)
         self._gone.append(key)
-        yield self._event("d", key, before, "null")
+        yield self._event("d", key, before, "null", headers)
         yield self._record(key, None)
 
     def _table(self, key: int) -> str:
@@ -224,25 +239,39 @@ class _Source:
     def _image(self, key: int) -> str:
         return records.image(key, rows.as_json(self.changed[key], self.load.columns))
 
-    def _event(self, op: str, key: int, before: str, after: str) -> str:
+    def _event(
+        self,
+        op: str,
+        key: int,
+        before: str,
+        after: str,
+        headers: Sequence[tuple[str, str]] = (),
+        *,
+        advances: bool = True,
+    ) -> str:
+        if advances:
+            self._advance()
+        sequence = f'["{self._commit}","{self._lsn}"]'
+        change = Change(self._table(key), op, self._lsn, self._tx, self._us, sequence)
+        columns = self.load.columns if self.load.schemas else None
+        return self._record(key, records.value(change, before, after, columns), headers)
+
+    def _advance(self) -> None:
+        """Go on to the position of the next change."""
         if self._left == 0:
             self._commit, self._tx = self._lsn, self._tx + 1
             self._left = self._rnd.choice((1, 1, 1, 2, 5, 20))
             self._us += self._rnd.choice((0, 40, 300, 2000))
         self._left -= 1
         self._lsn += self._rnd.randrange(64, 400, 8)
-        sequence = f'["{self._commit}","{self._lsn}"]'
-        change = Change(self._table(key), op, self._lsn, self._tx, self._us, sequence)
-        columns = self.load.columns if self.load.schemas else None
-        return self._record(key, records.value(change, before, after, columns))
 
-    def _record(self, key: int, value: str | None) -> str:
+    def _record(self, key: int, value: str | None, headers: Sequence[tuple[str, str]] = ()) -> str:
         table, partition = self._table(key), key // self.load.tables % PARTITIONS
         begin = self.load.rows // self.load.tables // PARTITIONS + 1
         offset = self._offsets.get((table, partition), begin)
         self._offsets[table, partition] = offset + 1
         text = records.key_text(table, key, self.load.schemas)
-        return records.line(table, (partition, offset), self._us, text, value)
+        return records.line(table, (partition, offset), self._us, text, value, headers)
 
 
 def _write_truth(path: Path, source: _Source, first: int) -> None:

@@ -62,13 +62,20 @@ def key_text(table: str, key: object, schemas: bool) -> str:
     return _with_schema(key_schema(table), text) if schemas else text
 
 
-def line(table: str, place: tuple[object, object], at: int, key: str, value: str | None) -> str:
+def line(
+    table: str,
+    place: tuple[object, object],
+    at: int,
+    key: str,
+    value: str | None,
+    headers: Sequence[tuple[str, str]] = (),
+) -> str:
     """Return a record as a line of a file; `place` is its partition and offset."""
     partition, offset = place
     written = "null" if value is None else json.dumps(value, ensure_ascii=False)
     return (
         f'{{"topic":"{topic_of(table)}","partition":{partition},"offset":{offset},"timestamp":{at // 1000},'
-        f'"key":{json.dumps(key)},"value":{written},"headers":[]}}\n'
+        f'"key":{json.dumps(key)},"value":{written},"headers":{json.dumps(headers)}}}\n'
     )
 
 

@@ -27,6 +27,7 @@ MIXES: dict[str, Load] = {
     "80 % of updates on 0.1 % of keys": replace(_PLAIN, hot=0.8),
     "late 10 %": replace(_PLAIN, late=0.1),
     "repeated 20 %": replace(_PLAIN, repeated=0.2),
+    "key changes 5 %": replace(_PLAIN, moves=0.05),
     "with schema": replace(_PLAIN, schemas=True),
     "60 columns": replace(_PLAIN, columns=_WIDE, rows=_WIDE_ROWS),
 }
