@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 from delta.tables import DeltaTable
@@ -168,25 +167,54 @@ def test_tables_that_were_truncated(columns: SparkSession, tmp_path: Path, soft:
     assert in_columns(columns, mirroring, "items") >= 4
 
 
-@pytest.mark.thorough
-def test_tables_whose_keys_have_changed_before(
-    columns: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("source", "soft"),
+    [("postgres", False), pytest.param("mariadb", True, marks=pytest.mark.thorough)],
+)
+def test_rows_that_change_their_keys(
+    columns: SparkSession, tmp_path: Path, source: Literal["postgres", "mariadb"], soft: bool
 ) -> None:
-    """Spark applies batches with keys that rows had before, or got, and the engine all others."""
+    """Engine and Spark take turns on a mirror. What they leave and report is what Spark alone does."""
     rnd = random.Random(9)
-    caplog.set_level(logging.DEBUG, "lakemirror.driver.engine")
-    steps = [Step(h, "put", each) for each in range(3) for h in range(6)]
-    steps += [Step(0, "move", 0, 5), Step(1, "move", 1, 7), Step(0, "move", 5, 1)]
-    steps += [Step(h, rnd.choice(("put", "put", "drop")), rnd.randrange(3)) for h in (*range(2, 6),) * 6]
-    steps += [Step(0, "put", 1), Step(1, "put", 7), Step(0, "put", 0), Step(1, "drop", 7)]
-    played = play(steps, Shape(snapshot="initial", schemas=False, name="items"))
-    mirroring = Mirroring(tmp_path).deliver(parts(played.records, 9))
-    mirroring.run(columns)
+    steps = [each._replace(joined=False) for each in many(range(8), rnd, least=4, most=7)]
+    played = play(steps, Shape(source, "initial", schemas=False, name="items"))
+    batches = parts(played.records, 6)
+    for early, late in pairwise(batches[1:5]):
+        held = rnd.sample(early, 3)
+        early[:] = [each for each in early if each not in held]
+        late += held
+    gone = {"delete": {"type": "soft", "column": DELETED_AT}} if soft else {}
+    tables = {"tables": [{"source": "*.items", **gone}]}
+    mirroring, other = (Mirroring(tmp_path / name, tables) for name in ("columns", "spark"))
+    for first, end in ((0, 3), (3, 4), (4, 6)):
+        if first == 3:
+            columns.conf.unset(ENGINE)
+        mirroring.deliver(batches[first:end]).run(columns)
+        columns.conf.unset(ENGINE)
+        other.deliver(batches[first:end]).run(columns)
+        columns.conf.set(ENGINE, "columns")
     assert differences(columns, mirroring, by_rules(mirroring)) == []
-    ends = columns.read.format("delta").load(f"{mirroring.path('demo', 'public', 'items')}/_tombstones")
-    assert ends.where("kind = 'moved'").count() >= 3
-    assert "the key of a row of its batch has changed before" in caplog.text
-    assert in_columns(columns, mirroring, "items") >= 4
+    schema = "public" if source == "postgres" else None
+    assert in_columns(columns, mirroring, "items", schema) >= 3
+    path, alone = (each.path("demo", schema, "items") for each in (mirroring, other))
+    facts = facts_of(columns, path)
+    assert facts == facts_of(columns, alone)
+    assert sum(each.startswith("moved") for each in facts) >= 10
+    assert reported(columns, mirroring) == reported(columns, other)
+
+
+def facts_of(spark: SparkSession, path: str) -> list[str]:
+    """All tombstones and images of a mirror, without when they were recorded."""
+    rows = spark.read.format("delta").load(f"{path}/_tombstones").drop("at").collect()
+    return sorted(f"{each['kind']} {each}" for each in rows)
+
+
+def reported(spark: SparkSession, mirroring: Mirroring) -> list[dict[str, Any]]:
+    """The counts of each batch."""
+    counts = ("applied", "superseded", "stale", "duplicates", "inserted", "updated", "deleted")
+    more = ("absent_rows", "late_after_collection", "out_of_order", "tombstones_retained")
+    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit").where("source IS NOT NULL")
+    return [each.asDict() for each in audit.orderBy("batch_id").select("batch_id", *counts, *more).collect()]
 
 
 def test_bad_records_are_kept_aside_and_the_others_applied(columns: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakemirror.driver.columns.changes import MOMENT, schema_of
 from lakemirror.driver.columns.places import Streams
-from lakemirror.driver.engine.seen import Seen, merged, seen
+from lakemirror.driver.engine.seen import Alone, Seen, merged, seen
 from lakemirror.driver.profile.positions import Stream
 from lakemirror.driver.rules.restarts import Point, merge, summary, trusted
 
@@ -37,7 +38,7 @@ def changes(draw: st.DrawFn) -> list[dict[str, Any]]:
     ]
 
 
-def block(found: list[dict[str, Any]]) -> Seen:
+def block(found: list[dict[str, Any]], alone: Sequence[dict[str, Any]] = (), *, closer: bool = False) -> Seen:
     rows = {
         "__seq": pa.array([each["seq"] for each in found], pa.binary(26)),
         "__op": pa.array([each["op"] for each in found]),
@@ -52,12 +53,19 @@ def block(found: list[dict[str, Any]]) -> Seen:
         *[pa.array([each[name] for each in found], pa.string()) for name in ("stream", "server")]
     )
     recorded = pa.array([each["recorded"] for each in found], pa.int64()).view(MOMENT)
-    return seen("demo.t", batch, streams, recorded, NOW)
+    others = [
+        Alone(("t", each["partition"], each["stream"]), point(each), each["time"], recorded_at(each))
+        for each in alone
+    ]
+    return seen("demo.t", batch, streams, recorded, NOW, alone=others, closer=closer)
+
+
+def recorded_at(each: dict[str, Any]) -> int:
+    return NOW if each["recorded"] is None else int(min(each["recorded"], NOW))
 
 
 def point(each: dict[str, Any]) -> Point:
-    own = NOW if each["recorded"] is None else min(each["recorded"], NOW)
-    time = trusted(each["time"], own)
+    time = trusted(each["time"], recorded_at(each))
     return Point("demo.t", each["offset"], each["op"], each["seq"], time, each["server"])
 
 
@@ -104,3 +112,24 @@ def test_what_is_beside_a_stream_is_told_apart(found: list[dict[str, Any]]) -> N
         assert each.streamed == ((min(streamed), max(streamed)) if streamed else None)
         assert each.beside == ((min(beside), max(beside)) if beside else None)
         assert each.strays == any(place[2] is None and c["op"] != "r" for c in mine)
+
+
+@settings(deadline=None)
+@given(changes(), st.data())
+def test_changes_that_are_not_in_columns_are_seen_like_the_others(
+    found: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    """Between others, they do not make positions look as if these fell back."""
+    alone = [each for each in found if data.draw(st.booleans())]
+    told = block([each for each in found if each not in alone], alone, closer=True)
+    whole = block(found, closer=True)
+    for name in ("records", "streams", "parts", "latest", "ends"):
+        assert getattr(told, name) == getattr(whole, name), name
+    assert listed(told) == listed(whole)
+
+
+def listed(found: Seen) -> dict[Stream, list[Point]]:
+    return {
+        stream: [each for block in blocks for each in block.listed("demo.t")]
+        for stream, blocks in found.points.items()
+    }

@@ -7,6 +7,7 @@ do its tombstones and the outcomes of records.
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
 import tempfile
@@ -20,16 +21,23 @@ import pyarrow as pa
 import pytest
 
 from lakemirror.driver.columns import stored as in_columns
-from lakemirror.driver.columns.changes import key_of
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.fold import Mirrored
 from lakemirror.driver.engine import blocks, table_change
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import REPORT, Dividing, Report, divided
 from lakemirror.driver.engine.buckets import Done, StoredMirror, folded
-from lakemirror.driver.engine.commits import Author, DeltaTable, changes_in, commit_rows, tombstones_of
+from lakemirror.driver.engine.commits import (
+    Author,
+    DeltaTable,
+    changes_in,
+    commit_rows,
+    discard,
+    tombstones_of,
+)
 from lakemirror.driver.engine.mirror_files import VECTORS, MirrorFiles
 from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles
+from lakemirror.driver.engine.stored_moves import as_facts
 from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.keys import encode
 from lakemirror.driver.rules.kinds import INT
@@ -40,14 +48,16 @@ from lakemirror.driver.writer.actions import CommitInfo, Metadata, Protocol
 from lakemirror.driver.writer.data_files import Layout
 from lakemirror.driver.writer.entry import name_of, text_of
 from lakemirror.driver.writer.stores import LocalDisk, LocalLogStore
+from lakemirror.driver.writer.transaction import Change
 from tests.driver.columns.test_histories import facts_of
 from tests.driver.engine.mirrors import _METADATA, rows_of
 from tests.driver.rules.test_histories import ANYHOW, COMPLETE, over_partitions
-from tests.support.columnar import block_of, cut, read, records_of, shown
+from tests.support.columnar import GONE, block_of, cut, read, records_of, shown
 from tests.support.histories import Shape, many, play
 
 NAME = TableName("demo", "public", "items")
 _AUTHOR = Author("lakemirror/test", 0, {})
+_MOVED_BEFORE = "the key of a row of its batch has changed before"
 
 
 def made(folder: Path, types: dict[str, Any], *, hides: bool) -> DeltaTable:
@@ -74,56 +84,85 @@ def made(folder: Path, types: dict[str, Any], *, hides: bool) -> DeltaTable:
 class OnDisk:
     """A mirror that both stages change, beside what the rules make of the same records."""
 
-    def __init__(self, folder: Path, facts: Facts, rnd: random.Random) -> None:
+    def __init__(self, folder: Path, facts: Facts, rnd: random.Random, *, soft: bool = False) -> None:
         self.facts, self.rnd = facts, rnd
+        self.soft = GONE if soft else None
         self.kinds = {name: each.kind for name, each in facts.columns.items()}
         self.key = list(facts.key.names)
         self.hides = hides = rnd.random() < 0.7
         self.buckets = rnd.choice((1, 3)) if hides else 1
         types = {name: "integer" if kind == INT else "string" for name, kind in self.kinds.items()}
-        self.rows = made(folder / "t", {**types, **_METADATA}, hides=hides)
+        gone = {self.soft: "timestamp"} if self.soft else {}
+        self.rows = made(folder / "t", {**types, **_METADATA, **gone}, hides=hides)
         self.ends = made(folder / "t" / TOMBSTONES, _ENDS, hides=False)
         self.tracked = [name for name in self.kinds if name not in self.key]
         self.mirror = Mirror()
         self.number = 0
-        self.left = 0
+        self.taken = self.left = self.moved = 0
+
+    @property
+    def table(self) -> Table:
+        return Table(list(self.kinds), self.tracked, self.soft is not None, key=self.key)
 
     @property
     def believed(self) -> Believed:
-        table = Table(list(self.kinds), self.tracked, key=self.key)
-        newest = max((each.seq for each in self.mirror.tombstones.values()), default=None)
+        gone = [*self.mirror.tombstones.values(), *(each.move for each in self.mirror.images)]
+        newest = max((each.seq for each in gone), default=None)
+        named = self.facts.table
         return Believed(
-            NAME,
-            "demo.public.items",
+            TableName(named.database or "", named.schema, named.table or ""),
+            f"demo.{named.schema or named.database}.items",
             str(self.number),
             self.facts,
-            Mirrored(self.kinds, self.key, table),
+            Mirrored(self.kinds, self.key, self.table, self.soft),
             frozenset(["demo"]),
             (None, None),
             may_have_gaps=True,
             closer=self.rnd.random() < 0.5,
             newest=newest,
+            moved=bool(self.mirror.images),
+            may_move=self.buckets == 1,
         )
 
     def deliver(self, lines: Any) -> bool:
-        """Apply a batch in both ways. Returns whether the engine takes it; if not, it is lost."""
+        """Apply a batch in both ways. Returns whether the engine takes it; if not, Spark would store it."""
         records = records_of(lines)
         events = self.events_in(records)
         report, done = self._job(records)
-        if report is not None and report.odd is not None:
-            self.left += 1
-            return False
         before = self.mirror
-        applied = apply(before, events, Table(list(self.kinds), self.tracked, key=self.key))
+        applied = apply(before, events, self.table)
         self.mirror = applied.mirror
+        is_left = report is not None and report.odd is not None
+        if is_left or any(each.error == _MOVED_BEFORE for each in done):
+            self.left += 1
+            discard(self.rows.files, done)
+            self._store(before)
+            self._compare()
+            return False
         outcomes: Counter[Outcome] = Counter()
         for each in done:
             assert each.error is None, each.error
             outcomes.update(each.counted.outcomes)
         assert +outcomes == +applied.counts(events)
+        self.taken, self.moved = self.taken + 1, self.moved + any(each.moves for each in done)
         self._commit(done)
         self._compare()
         return True
+
+    def _store(self, before: Mirror) -> None:
+        """Store what the rules made of a batch: Spark does that if the engine leaves a table."""
+        after = self.mirror
+        new = {key: each for key, each in after.tombstones.items() if before.tombstones.get(key) != each}
+        ends = in_columns.of_tombstones(new, self.kinds, self.key)
+        images = as_facts(after.images[len(before.images) :], self.kinds, self.key)
+        change = table_change.TableChange(self.rows.state.snapshot.version)  # type: ignore[union-attr]
+        self._commit([Done(change, ends, moved=images)])
+        state = self.rows.refresh()
+        assert state is not None
+        rows = in_columns.of_rows(after.rows, self.kinds, self.key, soft=self.soft)
+        paths = {each.path for each in state.snapshot.files.values()}
+        change = Change([pa.Table.from_batches([rows])], paths)
+        self.rows.commit(change, _AUTHOR, 2000)
 
     def events_in(self, records: list[Any]) -> list[Event]:
         """What the rules make of records."""
@@ -143,7 +182,7 @@ class OnDisk:
         assert state is not None
         assert ends is not None
         avoided = () if self.hides else (VECTORS,)
-        files = MirrorFiles.of(state.snapshot, in_columns.rows_schema(self.kinds, soft=None), avoided)
+        files = MirrorFiles.of(state.snapshot, in_columns.rows_schema(self.kinds, soft=self.soft), avoided)
         listed = TombstoneFiles(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()))
         place = StoredMirror(LocalDisk(), self.rows.folder, files, listed, 0)
         blocks = [block_of(records[a:b]) for a, b in cut(len(records), rnd)]
@@ -177,9 +216,10 @@ class OnDisk:
 
     def _compare(self) -> None:
         stored = self._stored()
-        mine = in_columns.as_rows(stored, self.kinds, self.key, soft=None)
+        mine = in_columns.as_rows(stored, self.kinds, self.key, soft=self.soft)
         assert len(mine) == stored.num_rows, "a key is stored twice"
-        assert shown(mine) == shown({key_of(key): row for key, row in self.mirror.rows.items()})
+        rows = in_columns.of_rows(self.mirror.rows, self.kinds, self.key, soft=self.soft)
+        assert shown(mine) == shown(in_columns.as_rows(rows, self.kinds, self.key, soft=self.soft))
         self._require_same_ends()
 
     def _stored(self) -> pa.RecordBatch:
@@ -187,17 +227,27 @@ class OnDisk:
             {name: _entries(each) if name in _MAPS else each for name, each in row.items()}
             for row in content_of(self.rows)
         ]
-        return pa.RecordBatch.from_pylist(rows, in_columns.rows_schema(self.kinds, soft=None))
+        return pa.RecordBatch.from_pylist(rows, in_columns.rows_schema(self.kinds, soft=self.soft))
 
     def _require_same_ends(self) -> None:
         newest: dict[str, bytes] = {}
-        for row in content_of(self.ends):
-            newest[row["key"]] = max(newest.get(row["key"], b""), row["seq"])
+        content = content_of(self.ends)
+        for row in content:
+            if row["kind"] == "deleted":
+                newest[row["key"]] = max(newest.get(row["key"], b""), row["seq"])
         kinds = {name: self.kinds[name] for name in self.key}
         assert newest == {
             encode(dict(zip(self.key, key, strict=True)), kinds): each.seq
             for key, each in self.mirror.tombstones.items()
         }
+        names = ("key", "seq", "new_key", "image", "seqs", "topic", "partition", "offset")
+        images = as_facts(self.mirror.images, self.kinds, self.key).select(names).to_pylist()
+        moved = [{name: row[name] for name in names} for row in content if row["kind"] == "moved"]
+        assert sorted(map(_text, moved)) == sorted(map(_text, images))
+
+
+def _text(fact: dict[str, Any]) -> str:
+    return repr({**fact, "seqs": dict(fact["seqs"])})
 
 
 def content_of(table: DeltaTable) -> list[dict[str, Any]]:
@@ -253,26 +303,50 @@ def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Recor
         yield pa.RecordBatch.from_pylist([each], schema)
 
 
-def check(number: int) -> tuple[int, int]:
-    """One history, and how many of its batches the engine took and left."""
+def check(number: int, *, moves: bool = False) -> OnDisk:
+    """One history, in which rows may change their keys."""
     rnd = random.Random(number)
     shape = Shape(
-        snapshot="initial", full=rnd.random() < 0.5, schemas=rnd.random() < 0.5, seed=number, name="items"
+        rnd.choice(("postgres", "postgres", "mariadb")) if moves else "postgres",
+        rnd.choice(("initial", "initial", "open")) if moves else "initial",
+        full=rnd.random() < (0.3 if moves else 0.5),
+        schemas=rnd.random() < 0.5,
+        seed=number,
+        name="items",
     )
-    steps = [each._replace(verb=rnd.choice(("put", "put", "drop", "again"))) for each in many(range(2), rnd)]
+    steps = many(range(2), rnd)
+    if not moves:
+        steps = [each._replace(verb=rnd.choice(("put", "put", "drop", "again"))) for each in steps]
     played = play(steps, shape)
     deliver = {**COMPLETE, **ANYHOW}[rnd.choice(sorted({**COMPLETE, **ANYHOW}))]
-    taken = 0
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_change, "SMALL", rnd.choice((1, table_change.SMALL)))
-        patch.setattr(blocks, "MOST_HELD", rnd.choice((2_000, blocks.MOST_HELD, blocks.MOST_HELD)))
-        table = OnDisk(Path(folder), facts_of(played), rnd)
+        held = rnd.choice((2_000, blocks.MOST_HELD, blocks.MOST_HELD))
+        patch.setattr(blocks, "MOST_HELD", blocks.MOST_HELD if moves else held)
+        patch.setattr(os, "fsync", lambda _: None)  # nobody pulls the plug here
+        table = OnDisk(Path(folder), facts_of(played), rnd, soft=moves and rnd.random() < 0.3)
+        if moves and rnd.random() < 0.8:
+            table.buckets = 1
         for batch in deliver(over_partitions(played.records, rnd.choice((1, 2, 3))), rnd):
-            taken += table.deliver(batch)
-    return taken, table.left
+            table.deliver(batch)
+    return table
 
 
 @pytest.mark.parametrize("block", range(2))
 def test_a_mirror_ends_as_the_rules_say(block: int) -> None:
     found = [check(number) for number in range(block * 60, block * 60 + 60)]
-    assert sum(taken for taken, _ in found) > 60
+    assert sum(each.taken for each in found) > 60
+
+
+def test_rows_that_change_their_keys_end_as_the_rules_say() -> None:
+    """Both halves in one batch or in several, late, repeated, over several hops, beside batches of Spark."""
+    found = [check(number, moves=True) for number in range(120)]
+    assert sum(each.taken for each in found) > 120
+    assert sum(each.moved for each in found) > 40
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(1000, 4000, 250))
+def test_many_rows_that_change_their_keys_end_as_the_rules_say(first: int) -> None:
+    for number in range(first, first + 250):
+        check(number, moves=True)

@@ -6,7 +6,7 @@ The golden files are what the driver wrote with Spark (`tests.support.golden`).
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from lakemirror.driver.rules import keys
 from lakemirror.driver.rules.hashes import xxh64, xxhash64, xxhash64_of_int
 from lakemirror.driver.rules.kinds import (
     BIGINT,
+    DATE,
     DOUBLE,
     INT,
     STRING,
+    TIMESTAMP_NTZ,
     VARIANT,
     Arrays,
     Decimals,
@@ -27,6 +29,7 @@ from lakemirror.driver.rules.kinds import (
     Maps,
     Structs,
 )
+from lakemirror.driver.rules.values import is_same
 from tests.support.values import HASHED, RECORDS, VALUES
 
 pytestmark = pytest.mark.guarantee(
@@ -53,6 +56,34 @@ def test_a_value_of_each_type_has_the_text_that_the_driver_wrote(number: int) ->
             assert keys.encode_row(row, kinds) == expected["row"][i], value
         if keys.can_be_key(kind):
             assert keys.encode(row, kinds) == expected["key"][i], value
+
+
+@pytest.mark.parametrize("number", range(len(VALUES)), ids=[str(kind) for kind, _ in VALUES])
+def test_what_the_driver_wrote_is_read_back(number: int) -> None:
+    """The same text shows that it is the same value, also where values that differ are equal: zeros."""
+    kind, values = VALUES[number]
+    written = golden("keys")[number]
+    for i, value in enumerate([None, *values]):
+        row = keys.decode_row(written["row"][i], {"v": kind})
+        assert keys.canonical_row(row, {"v": kind}) == written["canonical"][i], value
+        assert keys.encode_row(row, {"v": kind}) == written["row"][i], value
+        assert type(row["v"]) is type(value)
+        if keys.can_be_key(kind):
+            key = keys.decode(written["key"][i], {"v": kind})
+            assert keys.encode(key, {"v": kind}) == written["key"][i]
+            assert is_same(key["v"], value)
+
+
+def test_a_key_is_read_as_what_it_was_widened_to() -> None:
+    text = keys.encode({"b": 5, "a": "x"}, {"b": INT, "a": STRING})
+    assert keys.decode(text, {"b": Decimals(10, 2), "a": STRING}) == {"a": "x", "b": Decimal("5.00")}
+    assert keys.decode('["5"]', {"v": DOUBLE}) == {"v": 5.0}
+    day = keys.encode({"v": date(2026, 1, 2)}, {"v": DATE})
+    assert keys.decode(day, {"v": TIMESTAMP_NTZ}) == {"v": datetime(2026, 1, 2)}
+
+
+def test_a_row_lacks_what_its_image_did_not_have() -> None:
+    assert keys.decode_row('{"a":"x","gone":"y"}', {"a": STRING, "b": INT}) == {"a": "x", "b": None}
 
 
 def test_the_parts_of_a_key_are_in_the_order_of_their_names() -> None:

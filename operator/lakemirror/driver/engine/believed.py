@@ -7,7 +7,8 @@ engine cannot do everything is not believed to be plain; `reason_against` says w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from pyspark.sql.types import DataType
@@ -19,6 +20,7 @@ from lakemirror.driver.columns.stored import METADATA
 from lakemirror.driver.engine.mirror_files import NotForEngine
 from lakemirror.driver.orders import Orders
 from lakemirror.driver.parse.decode import Reading, Version
+from lakemirror.driver.plan.columns import tracked_in
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.results import finer
@@ -69,8 +71,9 @@ class Believed:
     mirror is marked as one whose rows may lack values. ``rounded`` are the columns of which it is reported
     that values have lost digits. ``closer`` says that the positions of its streams have to be looked at one
     by one. ``keeps_bad`` says that bad records are kept aside, and stop nothing. ``newest`` is the newest
-    tombstone, ``collected`` the newest one that was collected. ``moved`` says that keys of rows have changed.
-    ``filter`` is what rows of the mirror have to meet.
+    tombstone, ``collected`` the newest one that was collected. ``moved`` says that keys of rows have changed,
+    and ``may_move`` that they may in this batch: the mirror is marked as one whose rows may lack values, has
+    no filter, and all of its keys are in one bucket. ``filter`` is what rows of the mirror have to meet.
     """
 
     name: TableName
@@ -89,6 +92,12 @@ class Believed:
     collected: bytes | None = None
     moved: bool = False
     filter: Filter | None = None
+    may_move: bool = False
+
+    @cached_property
+    def may_lack(self) -> frozenset[str]:
+        """The columns whose values changes may lack."""
+        return frozenset(self.mirrored.table.tracked) if self.may_have_gaps else frozenset()
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
@@ -115,9 +124,11 @@ def believed(learned: Learned, identity: str) -> Believed:
     facts = _facts(learned, found)
     if not facts.are_plain:
         raise NotForEngine("its key or its columns are not plain")
-    tracked = [name for name in found if name not in reading.key]
+    # All columns that Spark would track if a value was left out, or a key changed (`reduce.moves`).
+    tracked = tracked_in(table, reading, replace(plan.seen, moves=True))
     key, soft = list(reading.key), table.soft
     summary = table.tombstone_summary
+    may_have_gaps = table.properties.get(GAPS_PROPERTY) == "true"
     return Believed(
         table.name,
         next(iter(plan.seen.topics)),
@@ -127,12 +138,13 @@ def believed(learned: Learned, identity: str) -> Believed:
         _logs(table.orders),
         next(iter(plan.seen.groups)),
         reading.unrepresentable,
-        table.properties.get(GAPS_PROPERTY) == "true",
+        may_have_gaps,
         _rounded(table, reading),
         keeps_bad=table.spec.on_bad_record == "quarantine",
         newest=summary.newest,
         collected=summary.collected,
         filter=_filter(reading),
+        may_move=(may_have_gaps or not tracked) and reading.condition is None,
     )
 
 

@@ -30,7 +30,7 @@ from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices
 from lakemirror.driver.engine.believed import CONNECTORS, Believed, Filter
 from lakemirror.driver.engine.filters import ODD_ROW, PLAIN_ROW, Questions
-from lakemirror.driver.engine.seen import NOTHING, Seen, merged, seen, seen_alone
+from lakemirror.driver.engine.seen import NOTHING, Alone, Seen, seen
 from lakemirror.driver.rules.conditions import Evidence, Undecided, filter_decides
 from lakemirror.driver.rules.envelopes.records import Bad, Change
 from lakemirror.driver.rules.keys import micros_of
@@ -340,8 +340,7 @@ def _read(
     decoded = decoder.decode(records)
     report = Report(table.topic, number, records.num_rows, len(decoded.tombstones))
     recorded = records.column("timestamp").take(pa.array(decoded.numbers))
-    found = [seen(str(table.name), decoded.changes, decoded.streams, recorded, now, closer=table.closer)]
-    events, aside = list[Event](), list[Aside]()
+    alone, events, aside = list[Alone](), list[Event](), list[Aside]()
     for at, record in zip(decoded.odd, odd_records.records_in(records, decoded.odd), strict=True):
         read = odd_records.read(record, table.facts, table.unrepresentable)
         reason = _against(read, table)
@@ -352,12 +351,14 @@ def _read(
             return replace(report, odd=f"{place} ({reason})"), None, ()
         if isinstance(read, odd_records.OddChange | odd_records.Spoilt):
             stood = records.column("timestamp")[int(at)].as_py()
-            found.append(_seen_alone(read.change, table, record.origin, stood, now))
+            alone.append(_alone(read.change, table, record.origin, stood, now))
         if isinstance(read, odd_records.OddChange):
             events += read.events
         elif isinstance(read, odd_records.Spoilt | Bad):
             aside.append(_aside(read, record.origin, table))
-    return replace(report, seen=merged(iter(found)), aside=tuple(aside)), decoded.changes, events
+    given = (str(table.name), decoded.changes, decoded.streams, recorded, now)
+    told = seen(*given, alone=alone, closer=table.closer)
+    return replace(report, seen=told, aside=tuple(aside)), decoded.changes, events
 
 
 def _aside(read: odd_records.Spoilt | Bad, origin: Origin, table: Believed) -> Aside:
@@ -393,10 +394,11 @@ def _against(read: odd_records.OddRecord, table: Believed) -> str | None:
 
 def _of_events(read: odd_records.OddChange, table: Believed) -> str | None:
     reasons = {
-        "its row changes its key": any(each.old_key or each.new_key for each in read.events),
+        "its row changes its key": not table.may_move
+        and any(each.old_key or each.new_key for each in read.events),
         "its place depends on a snapshot": read.change.unanchored,
         "it has digits that nobody has been told are lost": not read.rounded <= table.rounded,
-        "it lacks values": any(each.gaps for each in read.events) and not table.may_have_gaps,
+        "it lacks values": not all(each.gaps <= table.may_lack for each in read.events),
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
 
@@ -427,7 +429,7 @@ def _beside_filter(
     return odd_records.Spoilt(read.change, reason), None
 
 
-def _seen_alone(change: Change, table: Believed, origin: Origin, recorded: datetime | None, now: int) -> Seen:
+def _alone(change: Change, table: Believed, origin: Origin, recorded: datetime | None, now: int) -> Alone:
     by = table.facts.settings.ordering.by
     own = now if recorded is None else min(micros_of(recorded), now)
     point = Point(
@@ -440,7 +442,7 @@ def _seen_alone(change: Change, table: Believed, origin: Origin, recorded: datet
         change.unanchored,
     )
     place = origin.topic or "", -1 if origin.partition is None else origin.partition
-    return seen_alone((*place, log_of(change.source, by)), point, change.at, own, closer=table.closer)
+    return Alone((*place, log_of(change.source, by)), point, change.at, own)
 
 
 def _place(records: pa.RecordBatch, number: int) -> str:

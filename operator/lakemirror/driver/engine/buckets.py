@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemirror.driver.codes import Op
+from lakemirror.driver.columns import stored as in_columns
 from lakemirror.driver.columns.changes import METADATA, none
 from lakemirror.driver.columns.fold import OUTCOMES, Bucket, fold, keys_of
 from lakemirror.driver.columns.key_codes import ends_of_runs, key_codes
@@ -40,9 +41,12 @@ from lakemirror.driver.engine.filters import (
     shown_by,
 )
 from lakemirror.driver.engine.mirror_files import MirrorFiles
-from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles, any_moved, stored_ends
+from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles, stored_ends
+from lakemirror.driver.engine.stored_moves import as_facts, stored_images
 from lakemirror.driver.engine.stored_rows import StoredRows, look_up, oldest
 from lakemirror.driver.engine.table_change import NeedsVectors, TableChange, change_of, discard
+from lakemirror.driver.rules.batch import gone_of
+from lakemirror.driver.rules.moves import Image
 from lakemirror.driver.rules.values import Event, Outcome
 from lakemirror.driver.times import AHEAD
 from lakemirror.driver.writer.stores import Files, FileSystem
@@ -99,12 +103,16 @@ class Counted:
 class Done:
     """What becomes of a bucket: what happens to its table, and the tombstones (`columns.stored`).
 
-    ``begun`` is when that was begun, in ms since 1970. ``error`` says why nothing was done; then there is no
-    change.
+    ``again`` is how many of these are of keys that were known to be gone. ``moved`` are images of rows that
+    changed their keys, as facts, ``moves`` how many of them are of moves that had none. ``begun`` is when
+    that was begun, in ms since 1970. ``error`` says why nothing was done; then there is no change.
     """
 
     change: TableChange | None = None
     tombstones: pa.RecordBatch | None = None
+    again: int = 0
+    moved: pa.RecordBatch | None = None
+    moves: int = 0
     counted: Counted = field(default_factory=lambda: Counted({}))
     begun: int = 0
     error: str | None = None
@@ -190,22 +198,29 @@ def _of_bucket(
 ) -> Done:
     store, mirrored = place.store, table.mirrored
     stood = _stood(changes, events, table)
-    if table.moved and _any_moved(stood, table, place):
+    late = _late(stood, table)
+    asked = late if table.may_move else changes
+    images = _images(keys_of(asked, events, (), mirrored), table, place)
+    if images and not table.may_move:
         return Done(error="the key of a row of its batch has changed before")
-    keys = keys_of(changes, events, (), mirrored)
+    keys = keys_of(changes, events, images, mirrored)
     stored = look_up(store, place.files, keys, oldest(stood), store.threads)
-    ends = _ends(stood, table, place)
-    result = fold(Bucket(changes, stored, ends, events), mirrored)
+    ends = _ends(late, events, images, table, place)
+    result = fold(Bucket(changes, stored, ends, events, images), mirrored)
     now = time.time_ns() // 1_000_000
     change = change_of(store, place.files, stored, result, mirrored.key, now, whole=whole)
     records = [outcome for outcome, event in zip(result.of_odd, events, strict=True) if not event.is_half]
     outcomes = [OUTCOMES[each] for each in result.outcomes] + records
     try:
-        counted = _counted(stood, outcomes, stored, ends, table, place, change.inserted)
+        gone = _gone(ends, images, events, table)
+        counted = _counted(stood, outcomes, stored, gone, table, place, change.inserted)
+        again = _known(result.tombstones, gone, table)
+        moved = as_facts(result.images, mirrored.kinds, mirrored.key) if result.images else None
     except BaseException:
         discard(store, [change])
         raise
-    return Done(change, result.tombstones, counted, now)
+    moves = sum(each.is_new for each in result.images)
+    return Done(change, result.tombstones, again, moved, moves, counted, now)
 
 
 def _stood(changes: pa.RecordBatch, events: Sequence[Event], table: Believed) -> pa.RecordBatch:
@@ -229,24 +244,71 @@ def _stood(changes: pa.RecordBatch, events: Sequence[Event], table: Believed) ->
     return pa.concat_batches([plain, pa.RecordBatch.from_arrays(columns, schema=plain.schema)])
 
 
-def _ends(changes: pa.RecordBatch, table: Believed, place: StoredMirror) -> pa.RecordBatch:
-    """Return the newest tombstones of the keys of changes that are not newer than all tombstones.
+def _late(changes: pa.RecordBatch, table: Believed) -> pa.RecordBatch:
+    """Return the changes that are not newer than all tombstones and changes of keys before the batch.
 
     A row of a snapshot never is: it may have been read before a delete whose position is lower.
     """
-    mirrored = table.mirrored
-    if table.newest is not None:
-        places = Sequences.of(changes)
-        old = np.flatnonzero((places.values <= np.bytes_(table.newest)) | places.is_snapshot)
-        if len(old):
-            some = changes.take(pa.array(old))
-            return stored_ends(place.store_of_ends, place.ends, some, mirrored.kinds, mirrored.key)
-    return pa.RecordBatch.from_pylist([], tombstones_schema(mirrored.kinds, mirrored.key))
+    if table.newest is None:
+        return changes.slice(0, 0)
+    places = Sequences.of(changes)
+    late = (places.values <= np.bytes_(table.newest)) | places.is_snapshot
+    return changes.take(pa.array(np.flatnonzero(late)))
 
 
-def _any_moved(changes: pa.RecordBatch, table: Believed, place: StoredMirror) -> bool:
+def _images(keys: Mapping[str, pa.Array], table: Believed, place: StoredMirror) -> Sequence[Image]:
+    """Return the stored images of rows that came to one of the keys, or left it.
+
+    What a row had under another key means nothing to a change that has a value for each column and came
+    after the change of the key: ``keys`` are those of others.
+    """
+    if not table.moved:
+        return ()
     mirrored = table.mirrored
-    return any_moved(place.store_of_ends, place.ends, changes, mirrored.kinds, mirrored.key)
+    of = pa.RecordBatch.from_pydict(dict(keys))
+    tracked = mirrored.table.tracked
+    return stored_images(place.store_of_ends, place.ends, of, mirrored.kinds, mirrored.key, tracked)
+
+
+def _ends(
+    late: pa.RecordBatch,
+    events: Sequence[Event],
+    images: Sequence[Image],
+    table: Believed,
+    place: StoredMirror,
+) -> pa.RecordBatch:
+    """Return the newest tombstones of the keys of late changes, and of rows whose key changes or has changed.
+
+    What such a row had under another key may be older than a tombstone, whatever brings it.
+    """
+    mirrored = table.mirrored
+    if table.newest is None:
+        return pa.RecordBatch.from_pylist([], tombstones_schema(mirrored.kinds, mirrored.key))
+    moving = [each for each in events if each.old_key is not None or each.new_key is not None]
+    keys = pa.RecordBatch.from_pydict(keys_of(late, moving, images, mirrored))
+    return stored_ends(place.store_of_ends, place.ends, keys, mirrored.kinds, mirrored.key)
+
+
+def _gone(
+    ends: pa.RecordBatch, images: Sequence[Image], events: Sequence[Event], table: Believed
+) -> pa.RecordBatch:
+    """Return tombstones, together with changes of keys that say as much (`rules.batch`)."""
+    kinds, key = table.mirrored.kinds, table.mirrored.key
+    if not images or table.mirrored.soft:
+        return ends
+    return in_columns.of_tombstones(
+        gone_of(in_columns.as_tombstones(ends, kinds, key), images, events), kinds, key
+    )
+
+
+def _known(tombstones: pa.RecordBatch, gone: pa.RecordBatch, table: Believed) -> int:
+    """Return how many tombstones are of keys that were gone already, at the same place or a later one."""
+    if not tombstones.num_rows or not gone.num_rows:
+        return 0
+    _, theirs = _beside(tombstones, gone, table)
+    at = np.flatnonzero(theirs >= 0)
+    own, known = Sequences.of_stored(tombstones).take(at), Sequences.of_stored(gone).take(theirs[at])
+    return int((own.values <= known.values).sum())
 
 
 def _counted(

@@ -16,7 +16,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.engine import table_change
 from lakemirror.driver.engine.buckets import Done
 from lakemirror.driver.engine.mirror_files import path_of
-from lakemirror.driver.engine.stored_ends import as_rows
+from lakemirror.driver.engine.stored_ends import as_rows, recorded
 from lakemirror.driver.engine.table_change import TableChange, together
 from lakemirror.driver.raised import LakemirrorError
 from lakemirror.driver.rules.kinds import Kind
@@ -143,11 +143,14 @@ def changes_in(done: Sequence[Done]) -> list[TableChange]:
 def tombstones_of(
     done: Sequence[Done], kinds: Mapping[str, Kind], key: Sequence[str], batch: int
 ) -> pa.RecordBatch | None:
-    """Return the tombstones of a table's buckets as rows of their table, or None if there are none."""
-    parts = [each.tombstones for each in done if each.tombstones is not None and each.tombstones.num_rows]
+    """Return the tombstones and images of a table's buckets as rows of their table, or None if none."""
+    ends = [as_rows(each.tombstones, kinds, key) for each in done if each.tombstones is not None]
+    parts = [
+        each for each in (*ends, *(each.moved for each in done if each.moved is not None)) if each.num_rows
+    ]
     if not parts:
         return None
-    return as_rows(pa.concat_batches(parts), kinds, key, time.time_ns() // 1000, batch)
+    return recorded(pa.concat_batches(parts), time.time_ns() // 1000, batch)
 
 
 def commit_rows(table: DeltaTable, done: Sequence[Done], author: Author) -> int:

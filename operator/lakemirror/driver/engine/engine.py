@@ -43,7 +43,7 @@ from lakemirror.driver.engine.commits import (
 from lakemirror.driver.engine.file_systems import FileSystems, reason_against_place
 from lakemirror.driver.engine.job import JobResult
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
-from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles
+from lakemirror.driver.engine.stored_ends import DELETED, MOVED, TOMBSTONES, TombstoneFiles
 from lakemirror.driver.engine.table_change import is_untidy, tidied
 from lakemirror.driver.engine.verdicts import Candidate, Verdict, judge, judge_planned
 from lakemirror.driver.errors import cause_of, stops_pipeline
@@ -59,7 +59,7 @@ from lakemirror.driver.results import TableResult
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.values import Outcome
 from lakemirror.driver.tables.names import TableName
-from lakemirror.driver.tables.tombstones import raised
+from lakemirror.driver.tables.tombstones import Summary, raised
 from lakemirror.driver.write.outcome import warn_of_order
 from lakemirror.driver.writer.data_files import Layout
 from lakemirror.driver.writer.log_files import Damaged
@@ -70,6 +70,8 @@ log = logging.getLogger(__name__)
 
 _KEYS_A_BUCKET: Final = 50_000
 """About how many changes of a table one task folds."""
+_KEYS_OF_MOVED: Final = 200_000
+"""The same for a table whose rows change their keys: keys that are connected have to be in one bucket."""
 _MOST_PLANNED: Final = 300_000
 """Maximum number of records of a batch with which new tables are applied: a first batch may be very large."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -297,7 +299,7 @@ class Engine:
         ``records`` is how many the batch has.
         """
         seen = plan.seen
-        if records > _MOST_PLANNED or seen.truncates or seen.moves or seen.rekeyed:
+        if records > _MOST_PLANNED or seen.truncates or seen.rekeyed:
             return False
         if table.name in self._unfit:
             return False
@@ -333,9 +335,13 @@ class Engine:
             return None
         done: Mapping[int, Sequence[Done]] = {}
         try:
-            tables = [_now(each, closer=self._closer[each.believed.name]) for each in known]
+            dividing = self._dividing(known)
+            tables = [
+                _now(each, closer=self._closer[each.believed.name], whole=buckets == 1)
+                for each, buckets in zip(known, dividing.buckets, strict=True)
+            ]
             places = [_place(each, self._batch) for each in known]
-            found = job.run(raw, tables, places, self._dividing(known))
+            found = job.run(raw, tables, places, dividing)
             done = found.done
             return self._sorted(found, known, tables, judging)
         except Exception as error:
@@ -403,7 +409,7 @@ class Engine:
     def _dividing(self, tables: Sequence[_Table]) -> Dividing:
         parallel = self._spark.sparkContext.defaultParallelism
         buckets = [
-            min(parallel * 2, 1 + each.changes // _KEYS_A_BUCKET) if each.files.may_hide else 1
+            min(parallel * 2, 1 + each.changes // _keys_a_bucket(each)) if each.files.may_hide else 1
             for each in tables
         ]
         return Dividing(buckets, max(1, min(parallel, sum(buckets))))
@@ -473,11 +479,7 @@ class Engine:
         rows = tombstones_of(plain.done, known.kinds, known.mirrored.key, author.number)
         if rows is None:
             return
-        summary = raised(
-            table.mirrored.tombstones.summary,
-            deletes=rows.num_rows,
-            last_delete=max(rows.column("seq").to_pylist()),
-        )
+        summary = _raised(table.mirrored.tombstones.summary, rows, plain.done)
         if table.ends.refresh() is None:
             made = self._spark.createDataFrame(pa.Table.from_batches([rows]))
             table.mirrored.tombstones.add(made, summary)  # makes the table
@@ -487,10 +489,31 @@ class Engine:
         table.mirrored.tombstones.exist = True
 
 
-def _now(table: _Table, *, closer: bool) -> Believed:
+def _keys_a_bucket(table: _Table) -> int:
+    return _KEYS_OF_MOVED if table.mirrored.tombstone_summary.moved else _KEYS_A_BUCKET
+
+
+def _raised(summary: Summary, rows: pa.RecordBatch, done: Sequence[Done]) -> Summary:
+    """Return the summary of tombstones with those of a batch, whose rows are ``rows``."""
+    kinds, seqs = (rows.column(name).to_pylist() for name in ("kind", "seq"))
+    deleted, moved = (
+        [seq for kind, seq in zip(kinds, seqs, strict=True) if kind == mine] for mine in (DELETED, MOVED)
+    )
+    return raised(
+        summary,
+        deletes=len(deleted) - sum(each.again for each in done),
+        last_delete=max(deleted, default=None),
+        moved=len(moved),
+        new_moves=sum(each.moves for each in done),
+        last_move=max(moved, default=None),
+    )
+
+
+def _now(table: _Table, *, closer: bool, whole: bool) -> Believed:
     """Return what is believed of a table, with its tombstones and its newest truncate as they are by now.
 
-    All of its changes are in one order, in which they compare with the truncate.
+    All of its changes are in one order, in which they compare with the truncate. ``whole`` says that all of
+    its keys are in one bucket.
     """
     summary, known = table.mirrored.tombstone_summary, table.believed.mirrored
     former = None if summary.floor is None else Truncated(summary.floor)
@@ -502,6 +525,7 @@ def _now(table: _Table, *, closer: bool) -> Believed:
         newest=summary.newest,
         collected=summary.collected,
         moved=summary.moved > 0,
+        may_move=table.believed.may_move and whole,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import reduce
@@ -19,8 +19,7 @@ from lakemirror.driver.columns.places import Streams
 from lakemirror.driver.columns.sequences import Sequences, whole
 from lakemirror.driver.consistent.reach import Part
 from lakemirror.driver.profile.positions import At, Stream
-from lakemirror.driver.rules.positions import WIDTH
-from lakemirror.driver.rules.restarts import Point, Span, Summary, merge, summary
+from lakemirror.driver.rules.restarts import Point, Span, Summary, merge
 from lakemirror.driver.times import AHEAD
 
 _MICRO: Final = timedelta(microseconds=1)
@@ -116,6 +115,15 @@ NOTHING: Final = Seen()
 """What no changes say."""
 
 
+class Alone(NamedTuple):
+    """A change that is not in columns: where it was read, and when it was made and recorded."""
+
+    place: LogPartition
+    point: Point
+    at: int | None
+    recorded: int
+
+
 def seen(
     table: str,
     changes: pa.RecordBatch,
@@ -123,19 +131,27 @@ def seen(
     recorded: pa.Array,
     now: int,
     *,
+    alone: Sequence[Alone] = (),
     closer: bool = False,
 ) -> Seen:
     """Return what a block of changes of one table says.
 
     ``recorded`` has the times of their records, and ``now`` is when they are read (microseconds since 1970).
-    With ``closer``, each change is listed.
+    ``alone`` are the other changes of the block. With ``closer``, each change is listed.
     """
-    if not changes.num_rows:
+    if not changes.num_rows and not alone:
         return NOTHING
-    sequences, times = Sequences.of(changes), changes.column("__event_time").view(pa.int64()).to_numpy()
+    made = changes.column("__event_time").view(pa.int64()).to_numpy()
     own = np.minimum(recorded.cast(pa.timestamp("us", "UTC")).view(pa.int64()).fill_null(now).to_numpy(), now)
-    likely = times[times <= own + _AHEAD]
-    block = _Block(table, changes, streams, sequences, np.where(times > own + _DAY, -1, times))
+    times, likely = np.where(made > own + _DAY, -1, made), [*made[made <= own + _AHEAD]]
+    if alone:
+        changes, streams = _with(changes, streams, alone)
+        times = np.concatenate(
+            [times, [-1 if each.point.time is None else each.point.time for each in alone]]
+        )
+        likely += [each.at for each in alone if each.at is not None and each.at <= each.recorded + _AHEAD]
+    sequences = Sequences.of(changes)
+    block = _Block(table, changes, streams, sequences, times)
     parts, summaries, points = {}, {}, {}
     for place, numbers in _by_place(changes, streams):
         parts[place] = block.beside(place, numbers)
@@ -144,33 +160,32 @@ def seen(
             summaries[stream] = block.summary(ordered)
             if closer:
                 points[stream] = (block.points(ordered),)
-    ends = _ends(sequences.values)
-    return Seen(changes.num_rows, summaries, parts, int(likely.max()) if len(likely) else None, ends, points)
+    latest = int(max(likely)) if likely else None
+    return Seen(changes.num_rows, summaries, parts, latest, _ends(sequences.values), points)
 
 
-def seen_alone(
-    place: LogPartition, point: Point, at: int | None, recorded: int, *, closer: bool = False
-) -> Seen:
-    """Return what one change says that was read at a place, made at ``at`` and recorded at ``recorded``."""
-    is_streamed = place[2] is not None and not point.is_read
-    ends = point.seq, point.seq
-    streams = {} if place[2] is None else {Stream(place[0], place[1], place[2]): summary([point])}
-    strays = place[2] is None and not point.is_read
-    parts = {place: Beside(ends if is_streamed else None, None if is_streamed else ends, strays)}
-    latest = at if at is not None and at <= recorded + _AHEAD else None
-    points = {
-        stream: (
-            Points(
-                np.array([point.offset]),
-                np.array([point.seq], f"S{WIDTH}"),
-                [point.op],
-                np.array([-1 if point.time is None else point.time]),
-                [point.server],
-            ),
-        )
-        for stream in (streams if closer else ())
+def _with(
+    changes: pa.RecordBatch, streams: Streams, alone: Sequence[Alone]
+) -> tuple[pa.RecordBatch, Streams]:
+    """Return where changes stand, together with others."""
+    points = [each.point for each in alone]
+    given = {
+        "__seq": [each.seq for each in points],
+        "__op": [str(each.op) for each in points],
+        "__topic": [each.place[0] for each in alone],
+        "__partition": [each.place[1] for each in alone],
+        "__offset": [each.offset for each in points],
     }
-    return Seen(1, streams, parts, latest, ends, points)
+    arrays = [pa.array(values, changes.schema.field(name).type) for name, values in given.items()]
+    mine = changes.select(list(given))
+    both = pa.concat_batches([mine, pa.RecordBatch.from_arrays(arrays, schema=mine.schema)])
+    names = [each.place[2] for each in alone], [each.server for each in points]
+    return both, Streams(
+        *[
+            pa.concat_arrays([old, pa.array(new, pa.string())])
+            for old, new in zip((streams.names, streams.servers), names, strict=True)
+        ]
+    )
 
 
 def merged(found: Iterator[Seen]) -> Seen:

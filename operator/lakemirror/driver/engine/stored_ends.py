@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 from lakemirror.driver.columns.changes import MOMENT
 from lakemirror.driver.columns.key_codes import ends_of_runs
-from lakemirror.driver.columns.kinds import to_arrow, to_values
+from lakemirror.driver.columns.kinds import to_values
 from lakemirror.driver.columns.masks import mask_of
 from lakemirror.driver.columns.sequences import Sequences
 from lakemirror.driver.columns.stored import ORIGIN, tombstones_schema
 from lakemirror.driver.engine.file_rows import FileRows
 from lakemirror.driver.rules.keys import encode
-from lakemirror.driver.rules.kinds import Kind
+from lakemirror.driver.rules.kinds import BIGINT, INT, SMALLINT, STRING, TINYINT, Kind
 from lakemirror.driver.writer import vectors
 from lakemirror.driver.writer.actions import Add
 from lakemirror.driver.writer.data_files import Layout
@@ -44,6 +44,8 @@ ROWS: Final = pa.schema(
 DELETED: Final = "deleted"
 MOVED: Final = "moved"
 """Kinds of facts (`tables.tombstones`)."""
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+"""Characters that JSON escapes (`rules.keys.to_json`)."""
 TOMBSTONES: Final = "_tombstones"
 """The folder of the table of tombstones in that of its mirror."""
 
@@ -62,18 +64,17 @@ class TombstoneFiles:
 
 
 def stored_ends(
-    store: Files, ends: TombstoneFiles, changes: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
+    store: Files, ends: TombstoneFiles, of: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return the newest tombstone of each key of some changes (`columns.stored`).
+    """Return the newest tombstone of each key in ``of``, which has the columns of the key (`columns.stored`).
 
     Raises ValueError if some are of the batch itself: they would count its deletes as repeated.
     """
-    keys = dict(_keys_by_text(changes, kinds, key))
-    texts = pa.array(list(keys), pa.string())
+    texts = texts_of_keys(of, kinds, key)
     parts = []
     layout = ends.layout
-    if layout is not None:
-        for rows in (block for add in ends.files for block in _rows_of(store, add, layout)):
+    if layout is not None and len(texts):
+        for rows in (block for add in ends.files for block in rows_of(store, add, layout, _OF_DELETES)):
             mine = mask_of(pc.equal(rows.column("kind"), DELETED).fill_null(False))
             mine &= mask_of(pc.is_in(rows.column("key"), value_set=texts))
             if mine.any():
@@ -81,86 +82,88 @@ def stored_ends(
     if not parts:
         return pa.RecordBatch.from_pylist([], tombstones_schema(kinds, key))
     found = pa.concat_batches(parts)
+    require_others(found, ends)
+    return _newest(found, of.take(pc.index_in(found.column("key"), value_set=texts)), kinds, key)
+
+
+def require_others(found: pa.RecordBatch, ends: TombstoneFiles) -> None:
+    """Raise ValueError if some facts are of the batch that is applied."""
     if ends.batch is not None and mask_of(pc.equal(found.column("batch"), ends.batch).fill_null(False)).any():
         raise ValueError("the batch has written its tombstones before")
-    return _newest(found, keys, kinds, key)
-
-
-def any_moved(
-    store: Files,
-    ends: TombstoneFiles,
-    changes: pa.RecordBatch,
-    kinds: Mapping[str, Kind],
-    key: Sequence[str],
-) -> bool:
-    """Return whether a row came to the key of one of some changes, or left it, by a change of its key."""
-    texts = pa.array([text for text, _ in _keys_by_text(changes, kinds, key)], pa.string())
-    names = ("kind", "key", "new_key")
-    for add in ends.files if ends.layout is not None else ():
-        assert ends.layout is not None
-        for rows in _rows_of(store, add, ends.layout, names):
-            moved = mask_of(pc.equal(rows.column("kind"), MOVED).fill_null(False))
-            here = [mask_of(pc.is_in(rows.column(name), value_set=texts)) for name in names[1:]]
-            if (moved & (here[0] | here[1])).any():
-                return True
-    return False
 
 
 ORIGIN_NAMES: Final = ("topic", "partition", "offset")
 _OF_DELETES: Final = ("kind", "key", "seq", "event_time", *ORIGIN_NAMES, "batch")
 
 
-def _rows_of(
-    store: Files, add: Add, layout: Layout, names: Sequence[str] = _OF_DELETES
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file that are not hidden."""
+def rows_of(store: Files, add: Add, layout: Layout, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of the rows of a file that are not hidden."""
     file = FileRows(store, add, layout)
     with file.kept_open():
         yield from file.shown(names, vectors.hidden_by(add.vector, store.read))
 
 
-def _keys_by_text(
-    found: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
-) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """Yield the text of the key of each change or tombstone, and the key."""
-    columns = [to_values(found.column(name), kinds[name]) for name in key]
+def texts_of_keys(found: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]) -> pa.Array:
+    """Return the text of each key (`rules.keys.encode`), which are in the columns of a block."""
+    plain = [_plain_texts(found.column(name), kinds[name]) for name in sorted(key)]
+    parts = [each for each in plain if each is not None]
+    if len(parts) == len(plain):
+        inner = pc.binary_join_element_wise(*parts, '","')
+        return pc.binary_join_element_wise('["', inner, '"]', "")
     mine = {name: kinds[name] for name in key}
-    for each in zip(*columns, strict=True):
-        yield encode(dict(zip(key, each, strict=True)), mine), each
+    rows = zip(*(to_values(found.column(name), kinds[name]) for name in key), strict=True)
+    return pa.array([encode(dict(zip(key, each, strict=True)), mine) for each in rows], pa.string())
+
+
+def _plain_texts(column: pa.Array, kind: Kind) -> pa.Array | None:
+    """Return the texts of a part of keys in JSON, without quotes; None for what takes more to write."""
+    if column.null_count:
+        return None
+    if kind in (TINYINT, SMALLINT, INT, BIGINT):
+        return column.cast(pa.string())
+    if kind == STRING and not mask_of(pc.match_substring_regex(column, _ESCAPED)).any():
+        return column
+    return None
 
 
 def _newest(
-    rows: pa.RecordBatch,
-    keys: Mapping[str, tuple[object, ...]],
-    kinds: Mapping[str, Kind],
-    key: Sequence[str],
+    rows: pa.RecordBatch, of: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]
 ) -> pa.RecordBatch:
+    """Return the newest of some tombstones of each key. ``of`` has the columns of their keys."""
     numbers = rows.column("key").dictionary_encode().indices.to_numpy().astype(np.int64)
     origins = pa.StructArray.from_arrays([rows.column(each) for each in ORIGIN_NAMES], fields=list(ORIGIN))
     stood = pa.RecordBatch.from_arrays([rows.column("seq"), origins], names=["__seq", "__origin"])
     order = Sequences.of_stored(stood).order(numbers)
     ordered = numbers[order]
     chosen = pa.array(order[ends_of_runs(ordered)])
-    named = [keys[each] for each in rows.column("key").take(chosen).to_pylist()]
-    columns = [to_arrow([each[i] for each in named], kinds[name]) for i, name in enumerate(key)]
+    columns = [of.column(name).take(chosen) for name in key]
     columns += [each.take(chosen) for each in (rows.column("seq"), rows.column("event_time"), origins)]
     return pa.RecordBatch.from_arrays(columns, schema=tombstones_schema(kinds, key))
 
 
-def as_rows(
-    found: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str], now: int, batch: int
-) -> pa.RecordBatch:
-    """Return tombstones as rows of their table, recorded ``now`` (microseconds since 1970) by a batch."""
-    number = found.num_rows
-    texts = [text for text, _ in _keys_by_text(found, kinds, key)]
+def as_rows(found: pa.RecordBatch, kinds: Mapping[str, Kind], key: Sequence[str]) -> pa.RecordBatch:
+    """Return tombstones as rows of their table, of which `recorded` says when and by which batch."""
     given = {
-        "kind": pa.array([DELETED] * number, pa.string()),
-        "key": pa.array(texts, pa.string()),
+        "kind": pa.array([DELETED] * found.num_rows, pa.string()),
+        "key": texts_of_keys(found, kinds, key),
         "seq": found.column("__seq"),
-        "at": pa.array([now] * number, pa.int64()).view(MOMENT),
         "event_time": found.column("__event_time"),
         **dict(zip(ORIGIN_NAMES, found.column("__origin").flatten(), strict=True)),
-        "batch": pa.array([batch] * number, pa.int64()),
     }
+    return facts(given, found.num_rows)
+
+
+def facts(given: Mapping[str, pa.Array], number: int) -> pa.RecordBatch:
+    """Return rows of the table of tombstones. Columns that are not given are null."""
     arrays = [given.get(each.name, pa.nulls(number, each.type)) for each in ROWS]
     return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+
+
+def recorded(rows: pa.RecordBatch, now: int, batch: int) -> pa.RecordBatch:
+    """Return facts that a batch records ``now`` (microseconds since 1970)."""
+    given = {
+        "at": pa.array([now] * rows.num_rows, pa.int64()).view(MOMENT),
+        "batch": pa.array([batch] * rows.num_rows, pa.int64()),
+    }
+    columns = [given.get(name, rows.column(name)) for name in rows.schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

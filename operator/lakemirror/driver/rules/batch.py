@@ -55,7 +55,7 @@ def apply(mirror: Mirror, events: Sequence[Event], table: Table) -> Applied:
     for number, event in enumerate(events):
         numbers.setdefault(event.key, []).append(number)
     by_key = {key: [events[i] for i in mine] for key, mine in numbers.items()}
-    gone = _gone(mirror.tombstones, mirror.images, events)
+    gone = gone_of(mirror.tombstones, mirror.images, events)
     found = _images(by_key, mirror, gone, table)
     passed = moves.inherited(found.values())
     gating = mirror.tombstones if table.soft else gone
@@ -99,7 +99,7 @@ def _place(seq: bytes, tombstone: Tombstone) -> tuple[bytes, str, int, int, bool
     return seq, topic or "", *place, tombstone.by_delete
 
 
-def _gone(
+def gone_of(
     tombstones: Mapping[Key, Tombstone], images: Iterable[Image], events: Iterable[Event]
 ) -> dict[Key, Tombstone]:
     """Return the newest fact of each key that says that its row is gone: a delete, or a change of the key.

@@ -16,13 +16,19 @@ from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, Final
 
 from lakemirror.driver.rules.kinds import (
+    BIGINT,
     BINARY,
     BOOLEAN,
     DATE,
     DOUBLE,
     FLOAT,
+    INT,
     MAX_DIGITS,
+    SMALLINT,
+    STRING,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
+    TINYINT,
     VARIANT,
     Arrays,
     Decimals,
@@ -36,6 +42,7 @@ from lakemirror.driver.rules.values import Value
 Kinds = Mapping[str, Kind]
 _NO_DIGITS: Final = str.maketrans("", "", "-.")
 _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_DIGITS: Final = Context(prec=MAX_DIGITS)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BIGINT: Final = range(-(2**63), 2**63)
 _LOWER_CASE: Final = {f"\\u{code:04x}": f"\\u{code:04X}" for code in range(0x20)}
@@ -61,9 +68,27 @@ def encode(key: Mapping[str, Value], kinds: Kinds) -> str:
     return to_json([_part(key.get(name), kinds[name]) for name in sorted(kinds)])
 
 
+def decode(text: str, kinds: Kinds) -> dict[str, Value]:
+    """Return the key that `encode` made a text of. Its types may have been widened since.
+
+    Raises ValueError or ArithmeticError if a value does not fit.
+    """
+    parts = zip(sorted(kinds), json.loads(text), strict=True)
+    return {name: _of_part(part, kinds[name]) for name, part in parts}
+
+
 def encode_row(row: Mapping[str, Value], kinds: Kinds) -> str:
     """Return a row as JSON, with all that its values are."""
     return to_json({name: texts(row.get(name), kind, exact) for name, kind in kinds.items()})
+
+
+def decode_row(text: str, kinds: Kinds) -> dict[str, Value]:
+    """Return the row that `encode_row` made JSON of; members that it lacks are null.
+
+    Raises TypeError for a VARIANT, of which nobody asks, and as `decode` does.
+    """
+    found = json.loads(text)
+    return {name: value_of(found.get(name), kind) for name, kind in kinds.items()}
 
 
 def canonical_row(row: Mapping[str, Value], kinds: Kinds) -> str:
@@ -136,6 +161,11 @@ def _part(value: Value, kind: Kind) -> str | None:
     return to_json(found) if isinstance(found, (list, dict)) else found
 
 
+def _of_part(text: str | None, kind: Kind) -> Value:
+    is_json = text is not None and isinstance(kind, Arrays | Structs)
+    return value_of(json.loads(text) if is_json and text is not None else text, kind)
+
+
 def texts(value: Value, kind: Kind, leaf: Leaf, *, in_order: bool = False) -> Any:
     """Return a value with texts in the place of its parts, and with lists of entries in that of its maps.
 
@@ -187,6 +217,45 @@ def exact(value: Value, kind: Kind) -> str:
     if isinstance(value, datetime):
         return local_text(value)
     return variant_json(value) if kind == VARIANT else str(value)
+
+
+def value_of(found: Any, kind: Kind) -> Value:
+    """Return the value that `texts` made texts of."""
+    if found is None:
+        return None
+    if isinstance(kind, Arrays):
+        return [value_of(each, kind.item) for each in found]
+    if isinstance(kind, Structs):
+        return {name: value_of(found.get(name), each) for name, each in kind.fields}
+    if isinstance(kind, Maps):
+        return {value_of(each["k"], kind.key): value_of(each.get("v"), kind.value) for each in found}
+    if isinstance(kind, Decimals):
+        return Decimal(found).quantize(Decimal((0, (1,), -kind.scale)), context=_DIGITS)
+    return _READ[kind](found)
+
+
+def _instant(text: str) -> datetime:
+    return _EPOCH + timedelta(microseconds=int(text))
+
+
+def _day_of(text: str) -> date:
+    return datetime.fromisoformat(text).date()
+
+
+def _number(text: str) -> float:
+    return float.fromhex(text) if "x" in text else float(text)
+
+
+_READ: Final[Mapping[Kind, Callable[[str], Value]]] = {
+    **dict.fromkeys((TINYINT, SMALLINT, INT, BIGINT), int),
+    **dict.fromkeys((FLOAT, DOUBLE), _number),
+    STRING: str,
+    BINARY: bytes.fromhex,
+    BOOLEAN: "true".__eq__,
+    DATE: _day_of,
+    TIMESTAMP: _instant,
+    TIMESTAMP_NTZ: datetime.fromisoformat,
+}
 
 
 def variant_json(value: Any) -> str:

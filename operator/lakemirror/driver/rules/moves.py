@@ -95,7 +95,10 @@ def images(
         key: _facts(events.get(key, ()), rows.get(key, ()), tombstones.get(key, ()), table)
         for key in {each.key for each in told}
     }
-    found = {at: _image(move, facts[move.key], stored, table) for at, move in known.items()}
+    kept: dict[tuple[Key, bytes], list[Image]] = {}
+    for each in stored:
+        kept.setdefault((each.move.key, each.move.seq), []).append(each)
+    found = {at: _image(move, facts[move.key], kept.get(at, ()), table) for at, move in known.items()}
     for _ in range(HOPS):
         passed = inherited(found.values())
         more = {at: _improved(image, passed.get(image.move.key, {})) for at, image in found.items()}
@@ -178,18 +181,17 @@ def _beside(said: Said, column: str, rows: Iterable[Row], gone: Iterable[Tombsto
     return said._replace(seq=max([said.seq, *seqs]), opened=None)
 
 
-def _image(move: Move, facts: Iterable[_Fact], stored: Iterable[Image], table: Table) -> Image:
-    """Return the newest of what is said about each column from before the move."""
-    mine = [each for each in stored if (each.move.key, each.move.seq) == (move.key, move.seq)]
+def _image(move: Move, facts: Iterable[_Fact], stored: Sequence[Image], table: Table) -> Image:
+    """Return the newest of what is said about each column from before the move, of which ``stored`` are."""
     said = {name: Said() for name in table.tracked}
-    for image in mine:
+    for image in stored:
         said.update(
             {name: each for name, each in image.said.items() if name in said and each.seq > said[name].seq}
         )
     for name, each, origin in facts:
         if name in said and said[name].seq < each.seq and move.follows(each.seq, origin):
             said[name] = each
-    return Image(move, said, is_new=not mine)
+    return Image(move, said, is_new=not stored)
 
 
 def _improved(image: Image, passed: Mapping[str, Sequence[Said]]) -> Image:
