@@ -108,6 +108,18 @@ def test_a_batch_has_as_many_tasks_as_its_records_need(sizes: list[int], cores: 
     assert tasks(extent, cores) == expected
 
 
+@pytest.mark.parametrize(
+    ("extent", "expected"),
+    [
+        ({}, 0),
+        ({"t": {"0": [5, 9], "1": [0, 1]}, "files": {"0": [1, 2]}}, 6),
+        ({"files": [["a.json", "5"], ["b.json", "9"]]}, None),
+    ],
+)
+def test_a_batch_knows_how_many_offsets_it_has(extent: dict[str, Any], expected: int | None) -> None:
+    assert Batch("q", 1, extent).offsets == expected
+
+
 def test_many_partitions_with_little_in_them_are_read_together(setup: Setup, kafka: Broker) -> None:
     topic = kafka.create("wide", 30)
     for partition in range(30):

@@ -72,6 +72,8 @@ _KEYS_A_BUCKET: Final = 50_000
 """About how many changes of a table one task folds."""
 _KEYS_OF_MOVED: Final = 200_000
 """The same for a table whose rows change their keys: keys that are connected have to be in one bucket."""
+_FEW_RECORDS: Final = 2_000
+"""A batch with so many records, or less, is applied by one task."""
 _MOST_PLANNED: Final = 300_000
 """Maximum number of records of a batch with which new tables are applied: a first batch may be very large."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -191,6 +193,8 @@ class Engine:
         self._tables: dict[TableName, _Table] = {}
         self._batch: int | None = None
         """The number of the batch that is applied."""
+        self._is_small = False
+        """Whether it is so small that one task is faster than several."""
         self._closer: dict[TableName, bool] = defaultdict(bool)
         """Whether positions have to be looked at one by one, by table."""
         self._systems = FileSystems(spark)
@@ -283,6 +287,7 @@ class Engine:
         ``memory`` is what is remembered of the source's positions.
         """
         self._batch, self._stored = batch.batch_id, {}
+        self._is_small = batch.offsets is not None and batch.offsets <= _FEW_RECORDS
         self._planned, self._decided_again = set(), set()
         self._systems.renew()
         if not self._tables or batch.files:
@@ -341,7 +346,7 @@ class Engine:
                 for each, buckets in zip(known, dividing.buckets, strict=True)
             ]
             places = [_place(each, self._batch) for each in known]
-            found = job.run(raw, tables, places, dividing)
+            found = job.run(raw, tables, places, dividing, is_small=self._is_small)
             done = found.done
             return self._sorted(found, known, tables, judging)
         except Exception as error:

@@ -96,6 +96,14 @@ class Batch:
             raise told from error
 
     @property
+    def offsets(self) -> int | None:
+        """How many offsets of Kafka the batch covers, which is the most records that it can have."""
+        topics = self.extent.values()
+        if not all(isinstance(partitions, dict) for partitions in topics):
+            return None
+        return sum(int(until) - int(start) for each in topics for start, until in each.values())
+
+    @property
     def note(self) -> dict[str, Any]:
         """What the batch's commits record about it."""
         return {"query": self.query_id, "batch": self.batch_id, "extent": self.extent}
