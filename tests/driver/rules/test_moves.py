@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -115,6 +116,18 @@ def test_a_move_brings_nothing_of_a_row_that_took_the_key_after_it() -> None:
     ]
     expected = {(3,): {"id": 3, "v": 7, "note": "mine"}, (2,): {"id": 2, "v": 9, "note": "other"}}
     assert delivered([batch]) == expected
+
+
+def test_rows_that_exchange_their_keys_at_one_position_pass_on_what_the_last_of_them_has() -> None:
+    """A key then has a delete and a create at one position, of which the later one of the partition counts."""
+    there = event("c", 1, v=1, note="mine")
+    gone = event("d", 5, 50, new_key=(4,))
+    came = event("c", 5, 51, v=5, note="other", old_key=(4,))
+    leaves = event("d", 7, 70, new_key=(3,))
+    taken = Event((3,), "c", at(7), 7, Origin("t", 0, 71), {"id": 3, "v": 7}, frozenset({"note"}), digest=3)
+    taken = taken._replace(old_key=(1,))
+    for batch in permutations([there, gone, came, leaves, taken]):
+        assert delivered([batch])[3,] == {"id": 3, "v": 7, "note": "other"}
 
 
 def test_of_the_stored_images_of_a_move_the_newest_value_counts() -> None:

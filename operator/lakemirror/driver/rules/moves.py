@@ -168,8 +168,11 @@ def _facts(
         for row in rows
         for name in table.tracked
     ]
-    ends = [*(each.seq for each in gone), *(each.seq for each in table.known_truncates)]
-    return facts + [_Fact(name, Said(None, own(end))) for end in ends for name in table.tracked]
+    ends = [(each.seq, each.origin) for each in gone]
+    ends += [(each.seq, NO_ORIGIN) for each in table.known_truncates]
+    return facts + [
+        _Fact(name, Said(None, own(end)), origin) for end, origin in ends for name in table.tracked
+    ]
 
 
 def _beside(said: Said, column: str, rows: Iterable[Row], gone: Iterable[Tombstone]) -> Said:
@@ -188,10 +191,24 @@ def _image(move: Move, facts: Iterable[_Fact], stored: Sequence[Image], table: T
         said.update(
             {name: each for name, each in image.said.items() if name in said and each.seq > said[name].seq}
         )
-    for name, each, origin in facts:
-        if name in said and said[name].seq < each.seq and move.follows(each.seq, origin):
-            said[name] = each
-    return Image(move, said, is_new=not stored)
+    newest = {name: _Fact(name, each) for name, each in said.items()}
+    for fact in facts:
+        name, each, origin = fact
+        if name in newest and _is_newer(fact, newest[name]) and move.follows(each.seq, origin):
+            newest[name] = fact
+    return Image(move, {name: each.said for name, each in newest.items()}, is_new=not stored)
+
+
+def _is_newer(fact: _Fact, other: _Fact) -> bool:
+    """Return whether a fact replaces another one: by its place, and at one place by the offset.
+
+    If several rows exchange their keys at one position, a key has a delete and a create there.
+    """
+    if fact.said.seq != other.said.seq:
+        return fact.said.seq > other.said.seq
+    if fact.origin.in_partition_of(other.origin):
+        return fact.origin.follows(other.origin)
+    return other.said.value is None and fact.said.value is not None
 
 
 def _improved(image: Image, passed: Mapping[str, Sequence[Said]]) -> Image:
