@@ -119,7 +119,7 @@ def test_a_move_brings_nothing_of_a_row_that_took_the_key_after_it() -> None:
 
 
 def test_rows_that_exchange_their_keys_at_one_position_pass_on_what_the_last_of_them_has() -> None:
-    """A key then has a delete and a create at one position, of which the later one of the partition counts."""
+    """A key then has a delete and a create at one position: the later one of the partition counts."""
     there = event("c", 1, v=1, note="mine")
     gone = event("d", 5, 50, new_key=(4,))
     came = event("c", 5, 51, v=5, note="other", old_key=(4,))
