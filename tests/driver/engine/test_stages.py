@@ -346,7 +346,9 @@ def test_rows_that_change_their_keys_end_as_the_rules_say() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(1000, 4000, 250))
+@pytest.mark.parametrize(
+    "first", [1000, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(1250, 4000, 250))]
+)
 def test_many_rows_that_change_their_keys_end_as_the_rules_say(first: int) -> None:
     for number in range(first, first + 250):
         check(number, moves=True)
