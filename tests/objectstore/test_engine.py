@@ -29,6 +29,7 @@ from lakemirror.driver.engine.mirror_files import NotForEngine
 from lakemirror.driver.java import java_class
 from lakemirror.driver.writer.s3_access import S3, Secret
 from tests.driver.engine.test_engine import history, in_columns, several
+from tests.support import engines
 from tests.support.agreement import by_rules, differences
 from tests.support.delivery import Batches, cut, parts
 from tests.support.driver_process import driver
@@ -44,9 +45,8 @@ PLAIN = Shape(snapshot="initial", full=True, schemas=False, name="items")
 
 @pytest.fixture
 def columns(s3: SparkSession) -> Iterator[SparkSession]:
-    s3.conf.set(ENGINE, "columns")
-    yield s3
-    s3.conf.unset(ENGINE)
+    with engines.in_columns(s3):
+        yield s3
 
 
 def delivered(folder: Path, bucket: Bucket, batches: Batches, **settings: Any) -> StoreMirroring:
@@ -357,17 +357,15 @@ def test_a_table_asks_the_store_less_often_than_by_spark(
 ) -> None:
     """In a batch that is like those before it, and without what a batch asks for by itself."""
     asked: dict[tuple[str, int], float] = {}
-    for engine in ("columns", ""):
-        s3.conf.set(ENGINE, engine)
+    for engine, chosen in (("columns", engines.in_columns), ("spark", engines.by_spark)):
         for tables in (1, 4):
-            here = store_below(bucket, f"{engine or 'spark'}{tables}")
+            here = store_below(bucket, f"{engine}{tables}")
             mirroring = delivered(tmp_path / f"{engine}{tables}", bucket, of_several(tables, 8, 10), **here)
-            with measured(bucket) as found:
+            with chosen(s3), measured(bucket) as found:
                 mirroring.run(s3)
             asked[engine, tables] = median(requests for requests, _ in found[-4:])
-    s3.conf.unset(ENGINE)
-    one = {engine: (asked[engine, 4] - asked[engine, 1]) / 3 for engine in ("columns", "")}
-    assert one["columns"] * 1.5 <= one[""], (one, asked)
+    one = {engine: (asked[engine, 4] - asked[engine, 1]) / 3 for engine in ("columns", "spark")}
+    assert one["columns"] * 1.5 <= one["spark"], (one, asked)
     assert one["columns"] <= MOST_REQUESTS, (one, asked)
 
 

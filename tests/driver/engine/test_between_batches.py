@@ -7,20 +7,19 @@ one run has them all.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemirror.api.spark_settings import ENGINE
 from lakemirror.driver import faults
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.engine.engine import Engine
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.runtime.summary import RunSummary
+from tests.support import engines
 from tests.support.mirroring import Mirroring, at, audited
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
@@ -89,16 +88,6 @@ class Left(NamedTuple):
     applied: Mapping[str, int]
 
 
-@contextmanager
-def in_columns(spark: SparkSession) -> Iterator[None]:
-    before = spark.conf.get(ENGINE, "") or ""
-    spark.conf.set(ENGINE, "columns")
-    try:
-        yield
-    finally:
-        spark.conf.set(ENGINE, before)
-
-
 @pytest.fixture(scope="module")
 def left(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
     """Left by a run in which all is done before the third batch."""
@@ -118,7 +107,7 @@ def left(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchApplier, "apply", after_others)
         patch.setattr(Engine, "_written", counted)
-        with in_columns(spark):
+        with engines.in_columns(spark):
             summary = mirroring.run(spark)
     paths = {name: mirroring.path("demo", "public", name) for name in CASES}
     there = {name: at(spark, path).collect() for name, path in paths.items() if Path(path).exists()}
@@ -144,7 +133,7 @@ def test_a_delete_whose_tombstone_a_crash_has_left_is_not_counted_as_repeated(
     second = shop.create(of, id=2, v=2) + shop.delete(of, id=2, v=2) + shop.delete(of, id=1, v=1)
     mirroring = Mirroring(tmp_path).deliver([first, second])
     faults.arm("after-tombstones", after=1)
-    with in_columns(spark):
+    with engines.in_columns(spark):
         with pytest.raises(faults.InjectedCrash):
             mirroring.run(spark)
         mirroring.run(spark)

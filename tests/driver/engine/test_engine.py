@@ -14,10 +14,10 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.api.spark_settings import ENGINE
 from lakemirror.driver import batch, faults
 from lakemirror.driver.engine import engine, job
 from lakemirror.driver.read.base import Batch
+from tests.support import engines
 from tests.support.agreement import DELETED_AT, by_rules, differences, targets_of
 from tests.support.delivery import Batches, cut, interleaved, parts, restarted
 from tests.support.histories import History, Shape, Step, many, play
@@ -29,9 +29,8 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def columns(spark: SparkSession) -> Iterator[SparkSession]:
-    spark.conf.set(ENGINE, "columns")
-    yield spark
-    spark.conf.unset(ENGINE)
+    with engines.in_columns(spark):
+        yield spark
 
 
 def history(seed: int, shape: Shape, size: int = 6, *, plain: bool = True) -> History:
@@ -146,9 +145,9 @@ def test_soft_deletes(columns: SparkSession, tmp_path: Path) -> None:
     mirroring.run(columns)
     assert differences(columns, mirroring, by_rules(mirroring)) == []
     assert sum(in_columns(columns, mirroring, name) for name in ("items", "gaps")) >= 4
-    columns.conf.unset(ENGINE)
     other = Mirroring(tmp_path / "spark", {"tables": [soft]}).deliver(batches)
-    other.run(columns)
+    with engines.by_spark(columns):
+        other.run(columns)
     counts = ("inserted", "updated", "deleted", "absent_rows", "late_after_collection", "out_of_order")
     assert audited(columns, mirroring, counts) == audited(columns, other, counts)
 
@@ -193,12 +192,10 @@ def test_rows_that_change_their_keys(
     tables = {"tables": [{"source": "*.items", **gone}]}
     mirroring, other = (Mirroring(tmp_path / name, tables) for name in ("columns", "spark"))
     for first, end in ((0, 3), (3, 4), (4, 6)):
-        if first == 3:
-            columns.conf.unset(ENGINE)
-        mirroring.deliver(batches[first:end]).run(columns)
-        columns.conf.unset(ENGINE)
-        other.deliver(batches[first:end]).run(columns)
-        columns.conf.set(ENGINE, "columns")
+        with engines.by_spark(columns) if first == 3 else engines.in_columns(columns):
+            mirroring.deliver(batches[first:end]).run(columns)
+        with engines.by_spark(columns):
+            other.deliver(batches[first:end]).run(columns)
     assert differences(columns, mirroring, by_rules(mirroring)) == []
     schema = "public" if source == "postgres" else None
     assert in_columns(columns, mirroring, "items", schema) >= 3
@@ -252,9 +249,9 @@ def test_what_is_sent_again_ends_as_without_the_engine(columns: SparkSession, tm
     batches = cut(restarted(played.records, back=6, every=10), 9)
     mirroring = Mirroring(tmp_path / "columns").deliver(batches)
     mirroring.run(columns)
-    columns.conf.unset(ENGINE)
     other = Mirroring(tmp_path / "spark").deliver(batches)
-    other.run(columns)
+    with engines.by_spark(columns):
+        other.run(columns)
     assert left_by(columns, mirroring) == left_by(columns, other)
     assert in_columns(columns, mirroring, "items") >= 1
     assert in_columns(columns, other, "items") == 0

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.api.spark_settings import ENGINE
 from tests.driver.engine.test_engine import history, in_columns
+from tests.support import engines
 from tests.support.agreement import DELETED_AT, by_rules, differences, targets_of
 from tests.support.delivery import Batches, interleaved, parts
 from tests.support.histories import Shape
@@ -33,9 +33,8 @@ COUNTS = (
 
 @pytest.fixture
 def columns(spark: SparkSession) -> Iterator[SparkSession]:
-    spark.conf.set(ENGINE, "columns")
-    yield spark
-    spark.conf.unset(ENGINE)
+    with engines.in_columns(spark):
+        yield spark
 
 
 def left_by(spark: SparkSession, mirroring: Mirroring) -> dict[str, Any]:
@@ -60,9 +59,9 @@ def require_same_without_engine(
     """Apply batches with the engine and without it, and compare what is left."""
     mirroring = Mirroring(folder / "columns", settings).deliver(batches)
     mirroring.run(spark)
-    spark.conf.unset(ENGINE)
     other = Mirroring(folder / "spark", settings).deliver(batches)
-    other.run(spark)
+    with engines.by_spark(spark):
+        other.run(spark)
     mine, theirs = left_by(spark, mirroring), left_by(spark, other)
     for name in {**mine, **theirs}:
         assert mine.get(name) == theirs.get(name), name

@@ -1,0 +1,34 @@
+"""Which engine applies the changes of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from lakemirror.api.spark_settings import ENGINE, IN_COLUMNS
+
+
+@contextmanager
+def in_columns(spark: SparkSession) -> Iterator[SparkSession]:
+    """Have plain changes applied in columns until the block ends."""
+    with _engine(spark, IN_COLUMNS):
+        yield spark
+
+
+@contextmanager
+def by_spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """Have all changes applied by Spark until the block ends."""
+    with _engine(spark, ""):
+        yield spark
+
+
+@contextmanager
+def _engine(spark: SparkSession, value: str) -> Iterator[None]:
+    former = spark.conf.get(ENGINE, "") or ""
+    spark.conf.set(ENGINE, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(ENGINE, former)
