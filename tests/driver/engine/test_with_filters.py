@@ -221,7 +221,8 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("seed", [10, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [10, 20])
 def test_tables_with_filters_beside_others(columns: SparkSession, tmp_path: Path, seed: int) -> None:
     mirroring = require_same_without_engine(columns, tmp_path, HISTORIES, several(seed))
     assert differences(columns, mirroring, by_rules(mirroring)) == []

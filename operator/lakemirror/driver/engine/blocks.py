@@ -145,10 +145,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Dividing:
-    """How tables are divided among tasks: how many buckets each table has, and the number of tasks."""
+    """How tables are divided among tasks: how many buckets each table has, and the number of tasks.
+
+    ``is_small`` says that one task does both stages.
+    """
 
     buckets: Sequence[int]
     tasks: int
+    is_small: bool = False
 
     @cached_property
     def _firsts(self) -> list[int]:

@@ -346,7 +346,7 @@ class Engine:
                 for each, buckets in zip(known, dividing.buckets, strict=True)
             ]
             places = [_place(each, self._batch) for each in known]
-            found = job.run(raw, tables, places, dividing, is_small=self._is_small)
+            found = job.run(raw, tables, places, dividing)
             done = found.done
             return self._sorted(found, known, tables, judging)
         except Exception as error:
@@ -417,6 +417,8 @@ class Engine:
             min(parallel * 2, 1 + each.changes // _keys_a_bucket(each)) if each.files.may_hide else 1
             for each in tables
         ]
+        if self._is_small:
+            return Dividing(buckets, 1, is_small=True)
         return Dividing(buckets, max(1, min(parallel, sum(buckets))))
 
     # -- writing ----------------------------------------------------------------------------------

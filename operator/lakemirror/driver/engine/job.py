@@ -27,20 +27,16 @@ class JobResult:
 
 
 def run(
-    raw: DataFrame,
-    tables: Sequence[Believed],
-    places: Sequence[StoredMirror],
-    dividing: Dividing,
-    *,
-    is_small: bool = False,
+    raw: DataFrame, tables: Sequence[Believed], places: Sequence[StoredMirror], dividing: Dividing
 ) -> JobResult:
     """Read raw records, and make of the plain changes of tables what becomes of their mirrors.
 
-    One task does all of it without a shuffle if the batch ``is_small``. Nothing that anybody reads is
-    changed: new files are stored, and named by no log. Raises Spark's errors.
+    Nothing that anybody reads is changed: new files are stored, and named by no log. Raises Spark's errors.
     """
-    parcels = _parcels(raw.coalesce(1) if is_small else raw, tables, dividing)
-    spread = parcels if is_small else parcels.repartitionById(dividing.tasks, F.col("target"))
+    if dividing.is_small:  # no shuffle
+        spread = _parcels(raw.coalesce(1), tables, dividing)
+    else:
+        spread = _parcels(raw, tables, dividing).repartitionById(dividing.tasks, F.col("target"))
     rows = spread.mapInArrow(_Second(tables, places, dividing), FOUND).collect()
     reports: dict[str | None, Report] = {}
     done: dict[int, list[Done]] = {}
