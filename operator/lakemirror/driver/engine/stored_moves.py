@@ -26,11 +26,10 @@ from lakemirror.driver.rules.kinds import Kind
 from lakemirror.driver.rules.moves import Image, Move
 from lakemirror.driver.rules.positions import NO_ORIGIN, Origin, own
 from lakemirror.driver.rules.values import Key, Said
+from lakemirror.driver.tables.columns import SENT
 from lakemirror.driver.writer.actions import Add
 from lakemirror.driver.writer.stores import Files
 
-_SENT: Final = ""
-"""In ``seqs`` of a move of a transaction that was open during the snapshot (`tables.columns.SENT`)."""
 _ENDS: Final = ("kind", "key", "new_key")
 _OF_MOVES: Final = (*_ENDS, "seq", *ORIGIN_NAMES, "image", "seqs", "batch")
 _SEQS: Final = pa.map_(pa.string(), pa.binary())
@@ -104,7 +103,7 @@ def _image(
     """Return an image as `reduce.moves.images` reads it: a column that it lacks was null then."""
     seq: bytes = row["seq"]
     seqs = dict(row["seqs"] or ())
-    unanchored = seqs.pop(_SENT, None) is not None
+    unanchored = seqs.pop(SENT, None) is not None
     origin = Origin(*(row[name] for name in ORIGIN_NAMES)) if unanchored else NO_ORIGIN
     former, new = (_key(row[name], key, of_key) for name in ("key", "new_key"))
     values = decode_row(row["image"], of_row)
@@ -146,5 +145,5 @@ def _row(image: Image, kinds: Mapping[str, Kind]) -> str:
 
 
 def _entries(image: Image) -> list[tuple[str, bytes]]:
-    sent = [(_SENT, image.move.seq)] if image.move.unanchored else []
+    sent = [(SENT, image.move.seq)] if image.move.unanchored else []
     return [*((name, said.seq) for name, said in image.said.items()), *sent]

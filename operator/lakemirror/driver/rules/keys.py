@@ -162,8 +162,9 @@ def _part(value: Value, kind: Kind) -> str | None:
 
 
 def _of_part(text: str | None, kind: Kind) -> Value:
-    is_json = text is not None and isinstance(kind, Arrays | Structs)
-    return value_of(json.loads(text) if is_json and text is not None else text, kind)
+    if text is not None and isinstance(kind, Arrays | Structs):
+        return value_of(json.loads(text), kind)
+    return value_of(text, kind)
 
 
 def texts(value: Value, kind: Kind, leaf: Leaf, *, in_order: bool = False) -> Any:
