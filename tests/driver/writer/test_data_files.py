@@ -55,3 +55,14 @@ def test_values_that_repeat_are_stored_in_a_dictionary_and_others_are_not() -> N
 
 def test_few_values_are_not_looked_at() -> None:
     assert "id" in with_dictionary(encoded(table(1_000), COLUMNS))
+
+
+def test_a_path_that_two_leaves_have_gets_no_bounds_if_one_may_have_nan() -> None:
+    """Arrow takes the path for both. Its bounds leave NaN out, which is the greatest value for Spark."""
+    inner = Column("a", Group((Column("b", kinds.DOUBLE), Column("c", kinds.INT))))
+    columns = (Column("a.b", kinds.INT), inner, Column("d", kinds.DOUBLE))
+    made = [{"a.b": 1, "a": {"b": each, "c": 2}, "d": 1.5} for each in (1.0, float("nan"))]
+    content = encoded(pa.Table.from_pylist(made, arrow_schema(columns)), columns)
+    group = pq.ParquetFile(pa.BufferReader(content)).metadata.row_group(0)
+    found = [(group.column(i).path_in_schema, group.column(i).statistics) for i in range(4)]
+    assert [path for path, told in found if told is not None] == ["a.c", "d"]

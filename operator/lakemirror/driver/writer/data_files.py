@@ -26,6 +26,8 @@ _CHANGES: Final = "_change_data/"
 _SAMPLE: Final = 1024
 """How many rows are looked at to see whether values repeat."""
 
+_FLOATING: Final = (kinds.FLOAT, kinds.DOUBLE)
+
 _WRITTEN_BY: Final = {"org.apache.spark.version": "3.0.0"}
 """Tells Spark that dates and times are in the Gregorian calendar throughout.
 
@@ -140,7 +142,7 @@ def encoded(rows: pa.Table, columns: Sequence[Column]) -> pa.Buffer:
     table = pa.Table.from_arrays(arrays, schema=schema)
     options: dict[str, Any] = {
         **{"compression": "snappy", "store_schema": False, "store_decimal_as_integer": True},
-        "write_statistics": [leaf for column in columns for leaf in _bounded(rows[column.name], column)],
+        "write_statistics": _bounded(rows, columns),
         "use_dictionary": _with_dictionary(table),
     }
     sink = pa.BufferOutputStream()
@@ -173,24 +175,33 @@ def _repeating(values: pa.Array, path: str) -> Iterator[str]:
         yield path
 
 
-def _bounded(values: pa.ChunkedArray, column: Column) -> list[str]:
-    """Return the leaves of a column for which the footer may have the least and the greatest value.
+def _bounded(rows: pa.Table, columns: Sequence[Column]) -> list[str]:
+    """Return the leaves for which the footer may have the least and the greatest value.
 
-    Arrow leaves NaN out of them, and Spark sorts it last: it would skip rows.
+    Arrow leaves NaN out of them, and Spark sorts it last: it would skip rows. A column ``a.b`` and a member
+    of ``a`` have the same path: it stands for both.
     """
-    if column.type in (kinds.FLOAT, kinds.DOUBLE):
-        return [] if pc.any(pc.is_nan(values)).as_py() else [column.physical]
-    return [f"{column.physical}{path}" for path in _leaves(column.type)]
+    bounded, others = set[str](), set[str]()
+    for column in columns:
+        for path, kind in _leaves(column.type):
+            found = others if kind in _FLOATING and (path or _has_nan(rows[column.name])) else bounded
+            found.add(f"{column.physical}{path}")
+    return sorted(bounded - others)
 
 
-def _leaves(given: Type) -> list[str]:
-    """Return the paths of the leaves in a type, except for those whose values are not looked at."""
+def _has_nan(values: pa.ChunkedArray) -> bool:
+    return bool(pc.any(pc.is_nan(values)).as_py())
+
+
+def _leaves(given: Type) -> list[tuple[str, Type]]:
+    """Return the paths of the leaves in a type, and their types."""
     match given:
         case Group():
-            return [f".{each.physical}{path}" for each in given.fields for path in _leaves(each.type)]
+            leaves = [(each.physical, leaf) for each in given.fields for leaf in _leaves(each.type)]
+            return [(f".{name}{path}", kind) for name, (path, kind) in leaves]
         case ListOf():
-            return [f".list.element{path}" for path in _leaves(given.item)]
+            return [(f".list.element{path}", kind) for path, kind in _leaves(given.item)]
         case MapOf():
-            keys = [f".key_value.key{path}" for path in _leaves(given.key)]
-            return [*keys, *[f".key_value.value{path}" for path in _leaves(given.value)]]
-    return [] if given in (kinds.FLOAT, kinds.DOUBLE) else [""]
+            keys = [(f".key_value.key{path}", kind) for path, kind in _leaves(given.key)]
+            return [*keys, *((f".key_value.value{path}", kind) for path, kind in _leaves(given.value))]
+    return [("", given)]
