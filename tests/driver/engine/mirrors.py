@@ -46,6 +46,7 @@ KEYS: Mapping[str, tuple[Kind, Sequence[Any]]] = {
         [Decimal("-1.00"), Decimal("0.00"), Decimal("1.10"), Decimal("9999999.99")],
     ),
     "decimal(10,2)": (Decimals(10, 2), [Decimal("-1.00"), Decimal("0.00")]),
+    "decimal(20,0)": (Decimals(20, 0), [Decimal(2**53 + 1), Decimal(2**60 - 1), Decimal(10**19)]),
     "decimal(30,3)": (
         Decimals(30, 3),
         [Decimal("-1.000"), Decimal("0.001"), Decimal(f"{10**26}.000"), Decimal(f"{2**64}.000")],

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import deltalake
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,11 +27,12 @@ from lakemirror.driver.engine.key_search import KeySearch
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.stored_rows import look_up
 from lakemirror.driver.rules import kinds
+from lakemirror.driver.writer import log_state
 from lakemirror.driver.writer.actions import Add
 from lakemirror.driver.writer.data_files import Layout, encoded
 from lakemirror.driver.writer.schema import Column, Group, arrow_schema
 from lakemirror.driver.writer.snapshot import Snapshot
-from lakemirror.driver.writer.stores import LocalFiles, Opened
+from lakemirror.driver.writer.stores import LocalFiles, LocalLogStore, Opened
 from tests.driver.engine.mirrors import KEYS, Change, Form, OnDisk, metadata_of, protocol_of
 from tests.driver.engine.test_table_change import ONCE, Limits, limits
 from tests.driver.writer.delta_tables import VALUES as MANY_VALUES
@@ -372,6 +374,22 @@ def test_times_as_spark_writes_them_by_default(tmp_path: Path) -> None:
     assert found.take(pa.array([0, 1, 2])).column("k0").cast(pa.int64()) == pa.array(
         moments, pa.timestamp("us", "UTC")
     ).cast(pa.int64())
+
+
+@pytest.mark.parametrize("pair", [(5, 2**53 + 1), (2**60 - 1, 10**19)])
+def test_decimals_in_files_that_delta_rs_has_combined(tmp_path: Path, pair: tuple[int, int]) -> None:
+    """Its bounds are rounded or cut off: a row that is not found because of them would be added again."""
+    table = OnDisk.of(tmp_path / "t", Form(("decimal(20,0)",), hides=False))
+    for i, key in enumerate(map(Decimal, pair)):
+        table.apply([Change((key,), i + 1, i, {"v": 1.5, "w": "x"})])
+    deltalake.DeltaTable(str(table.path)).optimize.compact()
+    state = log_state.read(LocalLogStore(table.path / "_delta_log"))
+    assert state is not None
+    assert len(state.snapshot.files) == 1
+    table.snapshot = state.snapshot
+    for key in map(Decimal, pair):
+        found = look_up(table.files, table.mirror, keys(key, kind=pa.decimal128(20, 0)))
+        assert found.column("k0").to_pylist() == [key]
 
 
 # -- mirrors that are for others --------------------------------------------------------------------------

@@ -25,6 +25,12 @@ _WHOLE: Final = (kinds.TINYINT, kinds.SMALLINT, kinds.INT, kinds.BIGINT)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLI: Final = 1_000
 """Delta cuts times off after the millisecond, the greatest as well: in microseconds."""
+_SHARE: Final = Decimal("1e-14")
+"""How far values may be beyond the bounds of decimals: delta-rs 1.6 calculates these as DOUBLEs.
+
+Some of its numbers are cut off at the end of BIGINT.
+"""
+_END: Final = 2**63 - 1
 
 
 def file_may_have(add: Add, search: KeySearch, columns: Sequence[Column]) -> bool:
@@ -105,8 +111,16 @@ def _parsed(least: Any, most: Any, given: Type) -> Bounds | None:
         found = read(least), read(most)
     except (ValueError, TypeError, ArithmeticError):
         return None
-    is_moment = given in (kinds.TIMESTAMP, kinds.TIMESTAMP_NTZ)
-    return (found[0] - _MILLI, found[1] + _MILLI) if is_moment else found
+    if given in (kinds.TIMESTAMP, kinds.TIMESTAMP_NTZ):
+        return found[0] - _MILLI, found[1] + _MILLI
+    return _widened(*found) if isinstance(given, Decimals) else found
+
+
+def _widened(least: Decimal, most: Decimal) -> Bounds | None:
+    """Return bounds of decimals that hold for whoever has written them, or None if they say nothing."""
+    if max(abs(least), abs(most)) >= _END:
+        return None
+    return least - abs(least) * _SHARE, most + abs(most) * _SHARE
 
 
 def _octets(text: str) -> bytes:
