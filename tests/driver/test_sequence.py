@@ -116,6 +116,8 @@ def test_changes_of_oracle_are_in_the_order_of_their_commits(
 LSNS = (
     *("0000002a:00000d40:0002", "0000002A:00000D40:0002", "0000002a:00000d40:0002\n", "12", "12\n", "12 "),
     *("1" * 20, "1" * 21, "0000002a:00000d40", "0000002a:00000d40:0002:0", "g000002a:00000d40:0002", "0x12"),
+    *("00000000:000102b5:000000000007bf55", "00000000:000102B5:0000FFFFFFFFFFFF"),  # Db2's
+    *("00000001:00000000:0000000000000000", "00000000:00000000:0001000000000000"),
     *("NULL", "null", "", "\n", "-1", "1e5", "１２", "12\u2028", "12\r\n", "1_0", "9" * 50_000),
 )
 FILES = (
@@ -149,6 +151,7 @@ LISTED = (
 MADE_UP: list[Block] = [
     *({"connector": "sqlserver", name: each} for each in LSNS for name in ("commit_lsn", "change_lsn")),
     *({"connector": "oracle", "scn": "5", name: each} for each in LSNS for name in ("scn", "commit_scn")),
+    *({"connector": "oracle", "scn": each, "commit_scn": "90"} for each in ("89", "90", "91")),
     *({"connector": "mysql", "file": each, "pos": 4} for each in FILES),
     *({"connector": "mysql", "file": "b.1", name: each} for each in COUNTS for name in ("pos", "row")),
     *({"connector": "sqlserver", "commit_lsn": "12", "event_serial_no": each} for each in COUNTS),

@@ -6,10 +6,11 @@ Format (public and permanent), 26 bytes, unsigned big-endian:
 bytes  name  meaning
 ====== ===== ==================================================================================
 0-1    epoch 0, or the epoch that the manifest declares where the source's positions restarted
-2-11   major PostgreSQL: max(last commit's LSN, LSN); MySQL: binlog file number; SQL Server: commit LSN;
-             Oracle: commit SCN; otherwise the source's timestamp in microseconds; 0 if there is none
-12-21  minor PostgreSQL: LSN; MySQL: position in the binlog file; SQL Server: change LSN; Oracle: SCN;
-             otherwise Kafka's offset plus one
+2-11   major PostgreSQL: max(last commit's LSN, LSN); MySQL: binlog file number; SQL Server, Db2 and
+             Informix: commit LSN; Oracle: max(commit SCN, SCN); otherwise the source's timestamp in
+             microseconds; 0 if there is none
+12-21  minor PostgreSQL: LSN; MySQL: position in the binlog file; SQL Server, Db2 and Informix: change
+             LSN; Oracle: SCN; otherwise Kafka's offset plus one
 22-25  tie   0 for a snapshot row, so that it yields to a change at the same place; else 1 or more
              (SQL Server: event serial number; Maxwell: ``xoffset`` plus one)
 ====== ===== ==================================================================================
@@ -101,7 +102,11 @@ _LARGEST_INT: Final = 2**31 - 1
 _LAST_MICROS: Final = 253_370_764_799_999_999
 """The end of the year 9998 in microseconds, the last that Python can represent in any time zone."""
 
-_LSN: Final = r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})\z"
+_LSN: Final = (
+    r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|0{8}:[0-9A-Fa-f]{8}:0{4}[0-9A-Fa-f]{12}|\d{1,20})\z"
+)
+_LONG: Final = 34
+"""The number of characters of Db2's LSN, which is longer than the others."""
 _SCN: Final = r"^\d{1,18}\z"
 _FILE: Final = r"\.\d{1,18}\z"
 _LISTED: Final = r"^([0-9A-F]{2}){26,331}\z"
@@ -414,7 +419,7 @@ def _position(source: Column, snapshot: Column, offset: Column, by: str) -> Colu
     oracle = F.when(
         scn.isNotNull(),
         _digits(
-            shapes.whole(F.coalesce(_text(source, "commit_scn"), scn)),
+            F.greatest(shapes.whole(_text(source, "commit_scn")), shapes.whole(scn)),
             F.when(snapshot, 0).otherwise(shapes.whole(scn)),
             tie,
         ),
@@ -467,8 +472,12 @@ def _hex(number: Column, width: int) -> Column:
 
 
 def _lsn(text: Column) -> Column:
-    """Return SQL Server's '0000002a:00000d40:0002' as twenty digits."""
-    return F.lpad(F.translate(text, ":", ""), 20, "0")
+    """Return SQL Server's '0000002a:00000d40:0002' as twenty digits.
+
+    Of Db2's '00000000:000102b5:000000000007bf55', they are those that may be other than zero.
+    """
+    db2 = F.concat(F.substring(text, 10, 8), F.substring(text, 23, 12))
+    return F.when(F.length(text) == _LONG, db2).otherwise(F.lpad(F.translate(text, ":", ""), 20, "0"))
 
 
 def own(seq: Column) -> Column:

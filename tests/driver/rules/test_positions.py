@@ -72,7 +72,27 @@ def parts(source: Source, *, snapshot: bool = False, by: str = "auto") -> tuple[
             True,
             (0x25_00000D98_00A2, 0, 0),
         ),
+        (
+            Source(
+                "db2",
+                commit_lsn="00000000:000102b5:000000000007bf55",
+                change_lsn="00000000:00000000:0000000006f4b31f",
+            ),
+            False,
+            (0x102B5_0000_0007BF55, 0x06F4B31F, 1),
+        ),
+        (
+            Source("db2", commit_lsn="00000000:0000150f:0000000000048fca"),
+            True,
+            (0x150F_0000_00048FCA, 0, 0),
+        ),
+        (
+            Source("informix", commit_lsn="17179869184", change_lsn="17179869190"),
+            False,
+            (0x17179869184, 0x17179869190, 1),
+        ),
         (Source("oracle", scn="70", commit_scn="90"), False, (90, 70, 1)),
+        (Source("oracle", scn="95", commit_scn="90"), False, (95, 95, 1)),  # of an earlier transaction
         (Source("oracle", scn="70", commit_scn="null"), True, (70, 0, 0)),
         (Source("mongodb", ts_ms=1_700_000_000_123), False, (1_700_000_000_123_000, 8, 1)),
         (Source("mongodb", ts_us=-1, ts_ms=5), False, (5000, 8, 1)),
@@ -82,6 +102,44 @@ def parts(source: Source, *, snapshot: bool = False, by: str = "auto") -> tuple[
 )
 def test_each_database_has_its_positions(source: Source, snapshot: bool, expected: tuple[int, ...]) -> None:
     assert parts(source, snapshot=snapshot) == (0, *expected)
+
+
+def test_the_long_positions_of_db2_compare_like_its_log() -> None:
+    """They have 16 bytes, of which 10 may be other than zero (Debezium's Db2 connector, class Lsn)."""
+    texts = [
+        "00000000:00000000:0000000006f4b31f",
+        "00000000:00000000:0000ffffffffffff",
+        "00000000:00000001:0000000000000000",
+        "00000000:000102b5:000000000007bf55",
+        "00000000:ffffffff:0000000000000000",
+    ]
+    places = [sequence(Source("db2", commit_lsn=each), HERE, snapshot=False) for each in texts]
+    assert places == sorted(set(places))
+
+
+@pytest.mark.parametrize("text", ["00000001:00000000:0000000000000000", "00000000:00000000:0001000000000000"])
+def test_a_position_of_db2_that_would_lose_digits_is_not_valid(text: str) -> None:
+    assert misplaced(Source("db2", commit_lsn=text), HERE) == f"source.commit_lsn is not valid: {text}"
+
+
+@given(data=st.data())
+def test_a_row_of_oracle_follows_the_change_of_another_thread(data: st.DataObject) -> None:
+    """Older versions of Debezium send the commit before it with all changes of a transaction but the last, and
+    each redo thread of a cluster has commits of its own.
+    """
+    commits: dict[int, int] = {}
+    scn, found = 1, []
+    for _ in range(data.draw(st.integers(1, 6))):  # transactions that change one row, one after the other
+        thread, size = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3))
+        for at in range(size):
+            scn += data.draw(st.integers(1, 9))
+            if at == size - 1:
+                commits[thread] = scn + data.draw(st.integers(0, 9))
+            last = commits.get(thread)
+            source = Source("oracle", scn=str(scn), commit_scn=None if last is None else str(last))
+            found.append(sequence(source, HERE, snapshot=False))
+        scn = commits[thread]
+    assert found == sorted(found)
 
 
 def test_the_manifest_may_choose_what_orders_changes() -> None:

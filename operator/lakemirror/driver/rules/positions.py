@@ -8,8 +8,10 @@ PostgreSQL           (the greater of the last commit's LSN and the LSN, the LSN)
                      the LSN alone does not give the order of their commits
 MySQL, MariaDB       (number of the binlog file, position in it)
 SQL Server           (LSN of the commit, LSN of the change, number of the event within it)
-Db2, Informix        the same, with decimal numbers
-Oracle               (SCN of the commit, SCN)
+Db2, Informix        the same, without a number of the event. Informix has decimal numbers
+Oracle               (the greater of the commit's SCN and the SCN, the SCN). Older versions of Debezium send
+                     the commit before it, of the same redo thread, with all changes but the last one of a
+                     transaction
 anything else        (the source's time in microseconds, Kafka's offset), or the offset alone
 ===================  ===================================================================================
 
@@ -54,7 +56,11 @@ _LARGEST_OFFSET: Final = 2**63 - 2
 _TIE_OF_SNAPSHOT: Final = bytes(4)
 _NO_LSN: Final = bytes(10)
 _PAIR: Final = re.compile(r'^\s*\[\s*(?:null|"(\d{1,18})")\s*,\s*(?:null|"(\d{1,18})")\s*\]\s*$', re.ASCII)
-_LSN: Final = re.compile(r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})\Z", re.ASCII)
+_LSN: Final = re.compile(
+    r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|0{8}:[0-9A-Fa-f]{8}:0{4}[0-9A-Fa-f]{12}|\d{1,20})\Z",
+    re.ASCII,
+)
+"""SQL Server's; Db2's, as far as ten bytes hold it; and Informix's."""
 _SCN: Final = re.compile(r"^\d{1,18}\Z", re.ASCII)
 _FILE: Final = re.compile(r"\.(\d{1,18})\Z", re.ASCII)
 """Numbers of files have at most ten digits. Those of GTIDs take their place, and count transactions."""
@@ -211,7 +217,7 @@ def _of_oracle(source: Source, *, snapshot: bool) -> bytes | None:
     scn, commit = _text(source.scn), _text(source.commit_scn)
     if scn is None:
         return None
-    major = int(scn if commit is None else commit)
+    major = int(scn) if commit is None else max(int(scn), int(commit))
     return _parts(major, 0 if snapshot else int(scn), 0 if snapshot else 1)
 
 
@@ -244,8 +250,13 @@ def _text(value: str | None) -> str | None:
 
 
 def _lsn(text: str) -> bytes:
-    """Return SQL Server's ``0000002a:00000d40:0002``, or a decimal number of Db2, as ten bytes."""
-    return bytes.fromhex(text.replace(":", "").rjust(20, "0"))
+    """Return SQL Server's ``0000002a:00000d40:0002``, or a decimal number of Informix, as ten bytes.
+
+    Db2's ``00000000:000102b5:000000000007bf55`` has sixteen, of which the first four, and two more, are zero.
+    """
+    _, second, third = text.split(":") if ":" in text else ("", "", "")
+    digits = second + third[4:] if len(third) == 16 else text.replace(":", "")
+    return bytes.fromhex(digits.rjust(20, "0"))
 
 
 # -- what a record says about its place -------------------------------------------------------------------
