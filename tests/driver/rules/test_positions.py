@@ -124,8 +124,8 @@ def test_a_position_of_db2_that_would_lose_digits_is_not_valid(text: str) -> Non
 
 @given(data=st.data())
 def test_a_row_of_oracle_follows_the_change_of_another_thread(data: st.DataObject) -> None:
-    """Older versions of Debezium send the commit before it with all changes of a transaction but the last, and
-    each redo thread of a cluster has commits of its own.
+    """Older versions of Debezium send the commit before it with all changes of a transaction but the last.
+    Each redo thread of a cluster has commits of its own.
     """
     commits: dict[int, int] = {}
     scn, found = 1, []
