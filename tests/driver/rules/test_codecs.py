@@ -28,6 +28,7 @@ from lakemirror.driver.rules.kinds import (
     Maps,
     Structs,
 )
+from lakemirror.driver.rules.members import Repeated
 from lakemirror.driver.rules.schemas import PADDED, field_of
 from lakemirror.driver.rules.types import (
     UNAVAILABLE,
@@ -121,7 +122,9 @@ VARIABLE = {"type": "struct", "name": DATA + "VariableScaleDecimal", "fields": [
         ({"type": "bytes"}, "A", None, MISFIT),
         ({"type": "bytes"}, 5, None, MISFIT),
         ({"type": "bytes"}, b"\0\1", None, Read(b"\0\1")),
-        ({"type": "bytes"}, base64_of(b"a\xff"), STRING, Read("a\ufffd")),
+        ({"type": "bytes"}, base64_of("aé".encode()), STRING, Read("aé")),
+        ({"type": "bytes"}, base64_of(b"a\xff"), STRING, MISFIT),  # no text has these bytes
+        (decimal(2, 10), "", STRING, MISFIT),
         # decimals
         (decimal(2, 5), base64_of(b"\x30\x39"), None, Read(Decimal("123.45"))),
         (decimal(2, 3), base64_of(b"\x30\x39"), None, MISFIT),  # more digits than the source has
@@ -298,6 +301,33 @@ VARIABLE = {"type": "struct", "name": DATA + "VariableScaleDecimal", "fields": [
             MISFIT,
         ),  # the key would lose digits
         (PAIRS, {"a": 1}, STRING, Read('{"a":1}')),
+        (PAIRS, {"a": 1, "b": None}, STRING, Read('{"a":1,"b":null}')),  # as of an hstore
+        (PAIRS, Repeated([("a", 1), ("a", 2)]), STRING, Read('{"a":1,"a":2}')),
+        (LIST_OF_PAIRS, [[0, 1], [1, None]], STRING, Read("[[0,1],[1,null]]")),
+        (
+            {"type": "map", "keys": {"type": "string"}, "values": {"type": "bytes"}},
+            {"a": "AQI="},
+            STRING,
+            Read('{"a":"AQI="}'),
+        ),
+        (
+            {"type": "map", "keys": {"type": "string"}, "values": decimal(2, 10)},
+            {"a": "AQI="},
+            STRING,
+            Read('{"a":"AQI="}'),
+        ),
+        (
+            {"type": "map", "keys": {"type": "string"}, "values": {"type": "double"}},
+            {"a": Decimal("1e-7"), "b": "NaN", "c": "-Infinity", "d": 1},
+            STRING,
+            Read('{"a":1.0E-7,"b":"NaN","c":"-Infinity","d":1.0}'),
+        ),
+        (
+            {"type": "map", "keys": {"type": "string"}, "values": VARIABLE},
+            {"a": {"scale": 2, "value": "AQI="}},
+            STRING,
+            Read('{"a":{"scale":2,"value":"AQI="}}'),
+        ),
         (PAIRS, {"a": 1}, INT, MISFIT),
         (LIST_OF_PAIRS, [[0, 1], [1, None]], None, Read({date(1970, 1, 1): 1, date(1970, 1, 2): None})),
         (LIST_OF_PAIRS, {"0": 1}, None, MISFIT),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 from lakemirror.driver.rules import moments, numbers
-from lakemirror.driver.rules.conversions import GAP, MISFIT, Read, Reader, as_read, convert, lost
+from lakemirror.driver.rules.conversions import GAP, MISFIT, Read, Reader, as_read, convert, lost, or_misfit
 from lakemirror.driver.rules.keys import java_text, to_json
 from lakemirror.driver.rules.kinds import (
     BIGINT,
@@ -43,7 +44,7 @@ from lakemirror.driver.rules.kinds import (
     Plain,
     Structs,
 )
-from lakemirror.driver.rules.members import members_of
+from lakemirror.driver.rules.members import members_of, object_of
 from lakemirror.driver.rules.moments import MICROS, MILLIS, NANOS, Unit
 from lakemirror.driver.rules.schemas import PADDED, Field, SchemaError
 from lakemirror.driver.rules.values import Value, is_same
@@ -170,7 +171,7 @@ class Codec:
         return value
 
     def text(self, value: Any) -> str | None:
-        """Return a value as text, spelled as in the source."""
+        """Return a value as text, spelled as in the source; None if no text says what it is."""
         return str(value)
 
     def read_as(self, value: Any, kind: Kind) -> Read:
@@ -178,7 +179,7 @@ class Codec:
         if kind == self.kind:
             return as_read(self.read(value))
         if kind == STRING:
-            return Read(self.text(value))
+            return or_misfit(self.text(value))
         found = as_read(self.read(value))
         if found.is_lost or found.is_misfit:
             return found
@@ -263,6 +264,14 @@ class Octets(Codec):
             return value
         found = numbers.octets_of_base64(value) if isinstance(value, str) else None
         return MISFIT if found is None else found
+
+    def read_as(self, value: Any, kind: Kind) -> Read:
+        if kind == STRING and type(self) is Octets:
+            try:
+                return Read(bytes(value).decode())
+            except UnicodeDecodeError:
+                return MISFIT  # it would be other bytes
+        return super().read_as(value, kind)
 
     def text(self, value: Any) -> str | None:
         return bytes(value).decode(errors="replace")
@@ -623,9 +632,15 @@ class Map(Codec):
         if pairs is None:
             return MISFIT
         found = [
-            (self._key.wire(key), None if item is None else self._item.wire(item)) for key, item in pairs
+            [self._key.wire(key), None if item is None else self._item.wire(item)] for key, item in pairs
         ]
-        return MISFIT if any(key is MISFIT or item is MISFIT for key, item in found) else found
+        if any(key is MISFIT or item is MISFIT for key, item in found):
+            return MISFIT
+        return object_of([(key, item) for key, item in found]) if self._of_text else found
+
+    def _entries(self, value: Any) -> list[tuple[Any, Any]]:
+        """Return the keys and items of a value of the physical type."""
+        return list(members_of(value)) if self._of_text else [(key, item) for key, item in value]
 
     def _pairs(self, value: Any) -> list[tuple[Any, Any]] | None:
         if self._of_text:
@@ -640,19 +655,19 @@ class Map(Codec):
     def read_as(self, value: Any, kind: Kind) -> Read:
         if not isinstance(kind, Maps):
             return super().read_as(value, kind)
-        keys = [self._key.read_as(key, kind.key) for key, _ in value]
+        entries = self._entries(value)
+        keys = [self._key.read_as(key, kind.key) for key, _ in entries]
         names = [each.value for each in keys]
         if any(each.value is None or each.is_rounded for each in keys) or has_twice(names):
             return MISFIT
-        items = [Read() if item is None else self._item.read_as(item, kind.value) for _, item in value]
+        items = [Read() if item is None else self._item.read_as(item, kind.value) for _, item in entries]
         return together(items, lambda values: dict(zip(names, values, strict=True)), lambda: self.text(value))
 
     def text(self, value: Any) -> str | None:
-        members = [to_json({str(key): item})[1:-1] for key, item in value]
-        return "{" + ",".join(filter(None, members)) + "}"
+        return json_of(value)
 
     def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
-        return self._of_text and any(key == placeholder.text for key, _ in value)
+        return self._of_text and placeholder.text in value
 
 
 def has_twice(values: list[Value]) -> bool:
@@ -661,9 +676,17 @@ def has_twice(values: list[Value]) -> bool:
 
 
 def json_of(value: Any) -> str:
-    """Return a value of JSON that stands where a text should, as JSON; numbers as DOUBLE writes them."""
+    """Return a value of JSON that stands where a text should, as JSON; numbers as DOUBLE writes them.
+
+    It may have values of physical types in it.
+    """
     if isinstance(value, (float, Decimal)):
-        return java_text(float(value))
+        text = java_text(float(value))
+        return to_json(text) if isinstance(value, float) and not math.isfinite(value) else text
+    if isinstance(value, bytes):
+        return to_json(base64.b64encode(value).decode())
+    if isinstance(value, tuple):  # of `VariableScale`
+        return json_of({"scale": value[0], "value": value[1]})
     if isinstance(value, dict):
         return "{" + ",".join(f"{to_json(name)}:{json_of(each)}" for name, each in members_of(value)) + "}"
     return "[" + ",".join(map(json_of, value)) + "]" if isinstance(value, list) else to_json(value)

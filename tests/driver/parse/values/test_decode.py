@@ -404,6 +404,22 @@ CASES: list[tuple[Field, DataType | None, list[tuple[Any, dict[str, Any]]]]] = [
     (field("int64"), DecimalType(10, 2), [(5, fine(Decimal("5.00"))), (10**8, lost("100000000"))]),
     (field("int64"), DoubleType(), [(5, fine(5.0)), (2**53 + 1, MISFIT)]),
     (field("int16"), StringType(), [(7, fine("7"))]),
+    (
+        field("bytes"),
+        StringType(),
+        [(b64("aé".encode()), fine("aé")), (b64(b"\xff"), {**MISFIT, "value": "\ufffd"}), (None, fine(None))],
+    ),
+    (decimal(10, 2), StringType(), [(unscaled(258), fine("2.58")), ("", MISFIT), (None, fine(None))]),
+    (
+        field("map", keys=field("string"), items=field("bytes")),
+        StringType(),
+        [({"a": "AQI=", "b": None}, fine('{"a":"AQI=","b":null}'))],
+    ),
+    (
+        field("map", keys=field("int32", TIME + "Date"), items=field("double")),
+        StringType(),
+        [([[0, 1.5], [1, None], [2, 1e-7]], fine("[[0,1.5],[1,null],[2,1.0E-7]]"))],
+    ),
     (field("string"), IntegerType(), [("7", fine(7)), ("seven", MISFIT), (None, fine(None)), (MARK, GAP)]),
     (field("double"), ShortType(), [(7.0, fine(7)), (7.5, MISFIT)]),
     (field("boolean"), IntegerType(), [(True, fine(1)), (False, fine(0))]),

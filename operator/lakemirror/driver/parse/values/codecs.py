@@ -66,13 +66,17 @@ class Codec:
         if target == self.natural:
             return self.parts(value)
         if isinstance(target, StringType):
-            return Parts(self.text(value))
+            return self.whole_text(value)
         parts = self.parts(value)
         fitted = fit(parts.value, self.natural, target)
         lost = either(parts.unrepresentable, fitted.unrepresentable)
         text = None if lost is None else self.text(value)
         rounded = either(parts.rounded, fitted.rounded)
         return Parts(fitted.value, lost, text, either(parts.misfit, fitted.misfit), rounded)
+
+    def whole_text(self, value: Column) -> Parts:
+        """Convert the wire value to a STRING. It is a misfit if no text says what it is."""
+        return Parts(self.text(value))
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         """Return whether the value is the placeholder; None if the column cannot hold it."""
@@ -95,6 +99,10 @@ class Plain(Codec):
     @property
     def wire(self) -> DataType:  # type: ignore[override]
         return self.natural
+
+    def whole_text(self, value: Column) -> Parts:
+        text = self.text(value)
+        return Parts(text, misfit=~F.is_valid_utf8(text)) if self.natural == BinaryType() else Parts(text)
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         return value == F.lit(placeholder.octets) if isinstance(self.natural, BinaryType) else None
@@ -144,6 +152,10 @@ class DecimalBytes(Codec):
         if self.bounded:
             return Parts(number, misfit=~fits | empty)
         return Parts(number, ~fits, decimals.large_text(value, F.lit(self.scale)), misfit=empty)
+
+    def whole_text(self, value: Column) -> Parts:
+        text = self.text(value)
+        return Parts(text, misfit=value.isNotNull() & text.isNull())
 
     def text(self, value: Column) -> Column:
         return decimals.plain_text(value, F.lit(self.scale))
