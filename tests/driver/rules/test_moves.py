@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -178,3 +179,69 @@ def test_a_row_that_is_known_to_have_left_its_key_is_not_shown_there(half: int) 
     former, move = event("c", 1, v=1, note="big"), halves(1, 2, 5, 5)
     shown = {(2,): {"id": 2, "v": 5, "note": "big"}} if half else {}
     assert delivered([[move[half]], [former]]) == shown
+
+
+def opened(key: int, op: str, lsn: int, offset: int, note: str | None = None, **more: Any) -> Event:
+    """A change of a transaction that was open during the snapshot; without a ``note`` it leaves it out."""
+    row = {} if op == "d" else {"id": key, "v": lsn} if note is None else {"id": key, "v": lsn, "note": note}
+    gaps = frozenset() if op == "d" or note is not None else frozenset({"note"})
+    origin = Origin("t", key, offset)
+    return Event((key,), op, at(lsn), lsn, origin, row, gaps, unanchored=True, digest=(key, lsn), **more)
+
+
+def was_read(key: int, offset: int, note: str) -> Event:
+    row = {"id": key, "v": 0, "note": note}
+    return Event((key,), "r", at(90, 0), 90, Origin("t", key, offset), row, digest=key)
+
+
+def there_and_back() -> list[list[Event]]:
+    """An open transaction makes the row 1 to 2 and to 1 again, and sets its value after that."""
+    moved = [
+        opened(1, "d", 50, 2, new_key=(2,)),
+        opened(2, "c", 50, 3, old_key=(1,)),
+        opened(2, "d", 60, 4, new_key=(1,)),
+        opened(1, "c", 60, 5, old_key=(2,)),
+    ]
+    later = Event(
+        *((1,), "u", at(97), 97, Origin("t", 0, 7), {"id": 1, "v": 97}, frozenset({"note"})), digest=97
+    )
+    return [[was_read(1, 1, "read")], moved, [opened(1, "u", 70, 6, "set"), later]]
+
+
+def taken_after_a_delete() -> list[list[Event]]:
+    """An open transaction deletes the row 1, makes the row 2 to 1 and changes it. The key 2 lags."""
+    return [
+        [was_read(1, 1, "of the first"), opened(1, "d", 50, 2)],
+        [opened(1, "c", 60, 3, old_key=(2,))],
+        [was_read(2, 1, "of the second"), opened(2, "d", 60, 2, new_key=(1,)), opened(1, "u", 70, 4)],
+    ]
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["hard deletes", "soft deletes"])
+@pytest.mark.parametrize(
+    ("sent", "note"),
+    [(there_and_back, "set"), (taken_after_a_delete, "of the second")],
+    ids=["there and back", "after a delete"],
+)
+def test_what_an_open_transaction_does_to_a_moved_row_has_its_place_beside_the_stored_row(
+    sent: Callable[[], list[list[Event]]], note: str, soft: bool
+) -> None:
+    mirror = Mirror()
+    for batch in sent():
+        mirror = apply(mirror, batch, replace(TABLE, soft=soft)).mirror
+    assert mirror.rows[1,].values["note"] == note
+
+
+def test_a_value_of_a_former_key_does_not_have_the_text_of_another_value() -> None:
+    """The key had a value that its column cannot hold, which comes late."""
+    gone, there = halves(1, 2, 50, 50)
+    former = Event(
+        *((2,), "c", at(10), 10, Origin("t", 0, 10), {"id": 2, "v": 1, "note": None}),
+        texts={"note": "infinity"},
+    )
+    later = Event(*((2,), "u", at(60), 60, Origin("t", 0, 60), {"id": 2, "v": 6}, frozenset({"note"})))
+    mirror = Mirror()
+    for batch in ([there], [event("c", 1, v=1, note="mine"), gone, former, later]):
+        mirror = apply(mirror, batch, TABLE).mirror
+    assert mirror.rows[2,].values["note"] == "mine"
+    assert mirror.rows[2,].texts == {}

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lakemirror.driver.rules.positions import (
+    NO_ORIGIN,
     WIDTH,
     Origin,
     anchored_at,
+    change_of,
     epoch_of,
     is_reread,
     is_snapshot,
@@ -81,6 +83,20 @@ def beside(said: Said, base: bytes, origin: Origin) -> bytes:
     if is_snapshot(base) and not said.opened.follows(origin):
         return said.seq
     return lifted(said.seq, base)
+
+
+def beside_stored(said: Said, stored: Row, column: str) -> bytes:
+    """Return the sequence of a value next to the stored one of its column.
+
+    Where the stored value was read by a snapshot, it is no longer known where it came in its partition if the
+    row is from a change that followed it. What has a higher LSN than that change follows both.
+    """
+    if said.opened is None:
+        return said.seq
+    base = change_of(stored.seq_of(column), stored.seq)
+    if base != stored.seq and is_derived(stored.seq, base):
+        return lifted(said.seq, base) if outruns(said.seq, stored.seq) else said.seq
+    return beside(said, base, stored.origin if base == stored.seq else NO_ORIGIN)
 
 
 def lifted(value: bytes, base: bytes) -> bytes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lakemirror.driver.rules.anchors import beside, is_derived, lifted, outruns
-from lakemirror.driver.rules.positions import NO_ORIGIN, anchored_at, change_of, own
+from lakemirror.driver.rules.positions import anchored_at, change_of, own
 from lakemirror.driver.rules.states import State
 from lakemirror.driver.rules.values import Row, Said
 
@@ -11,20 +10,6 @@ from lakemirror.driver.rules.values import Row, Said
 def wins(value: bytes, stored: Row, column: str, row: bytes) -> bool:
     """Return whether a value is newer than the stored one, and no newer than the row, which is at ``row``."""
     return value > stored.seq_of(column) and change_of(value, row) <= row
-
-
-def beside_stored(said: Said, stored: Row, column: str) -> bytes:
-    """Return the sequence of a value next to the stored one of its column.
-
-    Where the stored value was read by a snapshot, it is no longer known where it came in its partition if the
-    row is from a change that followed it. What has a higher LSN than that change follows both.
-    """
-    if said.opened is None:
-        return said.seq
-    base = change_of(stored.seq_of(column), stored.seq)
-    if base != stored.seq and is_derived(stored.seq, base):
-        return lifted(said.seq, base) if outruns(said.seq, stored.seq) else said.seq
-    return beside(said, base, stored.origin if base == stored.seq else NO_ORIGIN)
 
 
 def kept(stored: Row, column: str) -> Said:

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules.anchors import anchored, beside
-from lakemirror.driver.rules.columns import beside_stored
+from lakemirror.driver.rules.anchors import anchored, beside, beside_stored
 from lakemirror.driver.rules.positions import (
     MISSING,
     NO_ORIGIN,

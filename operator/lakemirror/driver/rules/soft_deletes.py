@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules.anchors import beside
-from lakemirror.driver.rules.columns import beside_stored, kept, own_of, seq_after, wins
+from lakemirror.driver.rules.anchors import beside, beside_stored
+from lakemirror.driver.rules.columns import kept, own_of, seq_after, wins
 from lakemirror.driver.rules.positions import MISSING, Origin, own
 from lakemirror.driver.rules.states import End, State, texts_of, value_of
 from lakemirror.driver.rules.table import Table

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules.anchors import Numbered, lifted
+from lakemirror.driver.rules.anchors import Numbered, beside, beside_stored, lifted
 from lakemirror.driver.rules.positions import (
     MISSING,
     NO_ORIGIN,
@@ -165,19 +165,29 @@ def with_inherited(
 
     A value that a later move brings waits for the create at the new key; until then the row keeps its own. A
     softly deleted row gets none from after its last event with a row. ``row`` is the sequence of the row that
-    gets the values, if that is not the state's.
+    gets the values, if that is not the state's. What unanchored changes say is compared in its place beside
+    the stored row.
     """
     if not inherited:
         return state
-    last = row or (state.seq if state.row_seq is None else state.row_seq)
+    last = row or _row_beside(state, stored)
     said = {name: state.said.get(name, Said()) for name in table.tracked}
     for name, values in inherited.items():
-        creates = (said[name].seq, MISSING if stored is None else stored.seq_of(name))
+        known = said[name].seq if stored is None else beside_stored(said[name], stored, name)
+        creates = (known, MISSING if stored is None else stored.seq_of(name))
         for theirs in values:
             seq = max(at_create(theirs.seq, each) for each in creates)
-            if change_of(seq, last) <= last and seq > said[name].seq:
-                said[name] = said[name]._replace(value=theirs.value, seq=seq)
+            if change_of(seq, last) <= last and seq > known:
+                said[name], known = Said(theirs.value, seq), seq
     return state._replace(said=said)
+
+
+def _row_beside(state: State, stored: Row | None) -> bytes:
+    """Return the sequence of the row that a state shows, which an unanchored change has beside the stored."""
+    seq, opened = state.seq, state.event.origin if state.unanchored and state.event is not None else None
+    if state.row_seq is not None:
+        seq, opened = state.row_seq, state.row_opened
+    return seq if stored is None else beside(Said(None, seq, opened=opened), stored.seq, stored.origin)
 
 
 def at_create(value: bytes, create: bytes) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lakemirror.driver.rules.anchors import outruns
-from lakemirror.driver.rules.columns import beside_stored, kept, own_of, seq_after, wins
+from lakemirror.driver.rules.anchors import beside_stored, outruns
+from lakemirror.driver.rules.columns import kept, own_of, seq_after, wins
 from lakemirror.driver.rules.positions import (
     WIDTH,
     change_of,
