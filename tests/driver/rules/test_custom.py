@@ -217,6 +217,12 @@ def test_the_unit_of_a_time_is_what_its_schema_says(name: Any, number: int, micr
     assert changed(Fields(timestamp="m.at"), record).at == micros
 
 
+@pytest.mark.parametrize("fields", [5, "x", {"at": 1}, [None, 5, "at", ["at"], {"field": ["at"]}]])
+def test_a_schema_that_is_none_tells_no_unit(fields: Any) -> None:
+    record = {"schema": {"fields": fields}, "payload": {"at": 1_700_000_000}}
+    assert changed(Fields(timestamp="at"), record).at == 1_700_000_000_000_000
+
+
 @pytest.mark.parametrize(
     ("time", "micros"),
     [

@@ -210,11 +210,12 @@ def _micros(value: Any, path: str | None, schema: Document | None) -> int | None
 
 
 def _semantic(schema: Document | None, path: str) -> str | None:
-    """Return the semantic name of the value at a path in a Connect schema."""
+    """Return the semantic name of the value at a path in a Connect schema, which may not be a valid one."""
     found: Any = schema or {}
     for part in path.split("."):
-        inner = [each for each in found.get("fields") or () if each.get("field") == part]
-        found = inner[0] if inner else {}
+        fields = found.get("fields")
+        known = [each for each in fields if isinstance(each, dict)] if isinstance(fields, list) else []
+        found = next((each for each in known if each.get("field") == part), {})
     name = found.get("name")
     return name if isinstance(name, str) else None
 
