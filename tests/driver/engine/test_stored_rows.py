@@ -7,7 +7,7 @@ import pickle
 from collections import Counter
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from threading import Barrier
@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemirror.driver.columns import stored
-from lakemirror.driver.engine.file_rows import fitted
+from lakemirror.driver.engine.file_rows import OtherCalendar, fitted
 from lakemirror.driver.engine.key_search import KeySearch
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.stored_rows import look_up
@@ -390,6 +390,32 @@ def test_decimals_in_files_that_delta_rs_has_combined(tmp_path: Path, pair: tupl
     for key in map(Decimal, pair):
         found = look_up(table.files, table.mirror, keys(key, kind=pa.decimal128(20, 0)))
         assert found.column("k0").to_pylist() == [key]
+
+
+_LEGACY = {b"org.apache.spark.version": b"4.2.0", b"org.apache.spark.legacyDateTime": b""}
+
+
+@pytest.mark.parametrize("name", ["date", "timestamp"])
+def test_old_days_in_another_calendar_are_left_to_spark(tmp_path: Path, name: str) -> None:
+    """Spark writes 1500-01-01 as 1500-01-10 if its rebase mode is LEGACY, and only Spark reads it back."""
+    table = OnDisk.of(tmp_path / "t", Form((name,)))
+    old, shifted, new = datetime(1500, 1, 1, tzinfo=UTC), datetime(1500, 1, 10, tzinfo=UTC), datetime.now(UTC)
+    values = [each if name == "timestamp" else each.date() for each in (old, shifted, new)]
+    table.apply([Change((each,), i + 1, i, {"v": 1.0, "w": "x"}) for i, each in enumerate(values[::2])])
+    (add,) = table.snapshot.files.values()
+    place = table.path / add.path
+    content = pq.read_table(place)
+    kind = content.schema.field("k0").type
+
+    def rewrite(*keys_of_rows: Any) -> None:
+        changed = content.set_column(0, "k0", pa.array(keys_of_rows, kind))
+        pq.write_table(changed.replace_schema_metadata(_LEGACY), place)
+
+    rewrite(values[1], values[2])
+    with pytest.raises(OtherCalendar):
+        look_up(LocalFiles(table.path), table.mirror, keys(values[0], kind=kind))
+    rewrite(values[2], values[2])
+    assert look_up(LocalFiles(table.path), table.mirror, keys(values[2], kind=kind)).num_rows == 2
 
 
 # -- mirrors that are for others --------------------------------------------------------------------------

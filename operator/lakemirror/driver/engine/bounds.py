@@ -94,6 +94,8 @@ def _raw(file: FileRows, told: Any, column: Column) -> Bounds | None:
     is_day = column.type == kinds.DATE and pa.types.is_date32(kind)
     is_whole = column.type in _WHOLE and pa.types.is_signed_integer(kind)
     is_moment = column.type in (kinds.TIMESTAMP, kinds.TIMESTAMP_NTZ) and kind in _MICROS
+    if file.is_hybrid and not is_whole:
+        return None
     if (is_day or is_whole or is_moment) and isinstance(told.min_raw, int):
         return told.min_raw, told.max_raw
     return None

@@ -25,6 +25,15 @@ from lakemirror.driver.writer.stores import Files, Opened
 _FEW, _MANY = 1 << 18, 1 << 15
 """How many rows are read at a time: of at most eight columns, and of more."""
 _FEW_COLUMNS: Final = 8
+_HYBRID: Final = frozenset((b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"))
+"""What the footers of files say that Spark has written with a rebase mode of LEGACY (`DataSourceUtils`)."""
+_FIRST_DAY: Final = -141_427
+_FIRST_MICROS: Final = -2_177_452_800_000_000
+"""From here on, days (since 1582-10-15) and times (since 1901) are the same in both calendars of Spark."""
+
+
+class OtherCalendar(ValueError):
+    """A file has days or times in a calendar that only Spark reads."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +95,15 @@ class FileRows:
     def _types(self) -> Mapping[str, pa.DataType]:
         return {each.name: each.type for each in self.footer.schema.to_arrow_schema()}
 
+    @cached_property
+    def is_hybrid(self) -> bool:
+        """Whether old days and times are in the calendar that is the Julian one before 1582-10-15."""
+        return not _HYBRID.isdisjoint(self.footer.metadata or {})
+
     def read(self, names: Sequence[str], group: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Return columns of a row group, each part with the index of its first row in the file.
 
-        A column that the file lacks is null.
+        A column that the file lacks is null. Raises OtherCalendar.
         """
         columns = {each.name: each for each in self.layout.columns}
         chosen = [columns[name] for name in names]
@@ -110,7 +124,10 @@ class FileRows:
             opened.file.fetch(list(self._parts(there, group)))
             parts = opened.parquet.iter_batches(rows_at_a_time, [group], sorted(there), use_threads=False)
             for part in parts:
-                yield at, _fitted(part, chosen, schema)
+                found = _fitted(part, chosen, schema)
+                if self.is_hybrid and any(map(_has_old, found.columns)):
+                    raise OtherCalendar(f"{self._path} has old days or times in the hybrid calendar")
+                yield at, found
                 at += part.num_rows
 
     def shown(self, names: Sequence[str], hidden: BitMap64) -> Iterator[pa.RecordBatch]:
@@ -178,6 +195,22 @@ def _fitted(part: pa.RecordBatch, columns: Sequence[Column], schema: pa.Schema) 
         for each, kind in zip(columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _has_old(values: pa.Array) -> bool:
+    """Return whether there is a day or time that is another one in Spark's other calendar."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return any(map(_has_old, values.flatten()))
+    if pa.types.is_map(kind):
+        return _has_old(values.keys) or _has_old(values.items)
+    if pa.types.is_list(kind):
+        return _has_old(values.flatten())
+    if pa.types.is_date32(kind):
+        return bool(pc.any(pc.less(values.view(pa.int32()), _FIRST_DAY)).as_py())
+    if pa.types.is_timestamp(kind):
+        return bool(pc.any(pc.less(values.view(pa.int64()), _FIRST_MICROS)).as_py())
+    return False
 
 
 def fitted(values: pa.Array, given: Type, kind: pa.DataType) -> pa.Array:
