@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
+from lakemirror.driver.java import java_class
 from lakemirror.driver.runtime.session import create_session
 from tests.support.kafka_broker import Broker, start_broker
 from tests.support.skips import pytest_runtest_makereport
@@ -31,6 +32,15 @@ def nothing_armed() -> Iterator[None]:
     """A test that failed leaves no crash behind for the next one."""
     yield
     faults._armed.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_tables_of_tests_before() -> Iterator[None]:
+    """Delta keeps the state of each table for an hour: that of many tests together fills the JVM's memory."""
+    yield
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        java_class(session, "org.apache.spark.sql.delta.DeltaLog").clearCache()
 
 
 @pytest.fixture(scope="session")

@@ -497,14 +497,14 @@ def drawn(number: int) -> Batches:
     return parts(sent, rnd.randint(1, 4))
 
 
-def batches(draws: int) -> Batches:
-    """All cases and some drawn histories, delivered together."""
-    sent = [*(case.sent(number) for number, case in enumerate(CASES)), *map(drawn, range(draws))]
+def batches(numbers: Sequence[int], draws: int) -> Batches:
+    """The cases with these numbers and some drawn histories, delivered together."""
+    sent = [*(CASES[number].sent(number) for number in numbers), *map(drawn, range(draws))]
     return [
         [record for each in sent if n < len(each) for record in each[n]] for n in range(max(map(len, sent)))
     ]
 
 
-def rows() -> dict[tuple[int, int], Shown]:
-    """What the rows of the cases show at the end, by the case's number and the id."""
-    return {(number, id): row for number, case in enumerate(CASES) for id, row in case.rows.items()}
+def rows(numbers: Sequence[int]) -> dict[tuple[int, int], Shown]:
+    """What the rows of these cases show at the end, by the case's number and the id."""
+    return {(number, id): row for number in numbers for id, row in CASES[number].rows.items()}

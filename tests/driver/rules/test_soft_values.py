@@ -37,10 +37,22 @@ def test_the_rules_show_what_the_source_had(number: int) -> None:
     assert found == CASES[number].rows
 
 
-@pytest.mark.long
+TOGETHER = [number for number, case in enumerate(CASES) if not case.alone]
+ALONE = [number for number, case in enumerate(CASES) if case.alone]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param(TOGETHER + ALONE[::8], marks=pytest.mark.long, id="some"),
+        pytest.param(TOGETHER + ALONE, marks=pytest.mark.thorough, id="all"),
+    ],
+)
 @pytest.mark.timeout(900)
-def test_a_pipeline_shows_what_the_source_had(spark: SparkSession, tmp_path: Path) -> None:
-    sent = batches(draws=100)
+def test_a_pipeline_shows_what_the_source_had(
+    spark: SparkSession, tmp_path: Path, numbers: list[int]
+) -> None:
+    sent = batches(numbers, draws=100)
     names = sorted({record["topic"].split(".", 1)[1] for batch in sent for record in batch})
     settings: dict[str, Any] = {"tables": [{"source": name, **SOFT} for name in names]}
     mirroring = Mirroring(tmp_path, settings).deliver(sent)
@@ -53,4 +65,4 @@ def test_a_pipeline_shows_what_the_source_had(spark: SparkSession, tmp_path: Pat
                 if row["gone"] is None or not CASES[row["h"]].late:
                     found[row["h"], row["id"]] = (row["v"], row["big"], lsn_of(row["gone"]))
     assert_agreement(spark, mirroring)
-    assert found == rows()
+    assert found == rows(numbers)
