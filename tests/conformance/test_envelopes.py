@@ -127,7 +127,7 @@ def flat_differences(spark: SparkSession, mirroring: Mirroring) -> list[str]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_flat_records_of_debezium_end_in_the_rows_of_their_database(
     spark: SparkSession, tmp_path: Path

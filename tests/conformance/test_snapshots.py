@@ -38,7 +38,7 @@ DELIVERIES: Sequence[tuple[str, Delivery, tuple[str, str]]] = [
 """Captures, and two tables of each."""
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_snapshot_that_comes_late_changes_no_newer_row_and_brings_none_back(
     spark: SparkSession, tmp_path: Path

@@ -164,7 +164,7 @@ def _end(
     return case.name, _shown(spark, mirroring, number, case), places
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_offsets_compare_within_their_partition_only(spark: SparkSession, tmp_path: Path) -> None:
     """A change from another partition waits, until the epoch is declared that its reason names."""
     tables = [

@@ -215,20 +215,12 @@ VERSIONS: dict[str, Any] = {"defaults": {"mode": "scd2"}}
 SOFT: dict[str, Any] = {"defaults": {"delete": {"type": "soft", "column": "deleted_at"}}}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "settings"),
     [
-        (repaired, {}),
-        pytest.param(loaded, {}, marks=pytest.mark.thorough),
-        pytest.param(repaired, VERSIONS, marks=pytest.mark.thorough),
-        *(pytest.param(how, {}, marks=pytest.mark.thorough) for how in (reloaded, exported)),
-        *(
-            pytest.param(how, settings, marks=pytest.mark.thorough)
-            for how in (repaired, reloaded, exported)
-            for settings in (VERSIONS, SOFT)
-            if (how, settings) != (repaired, VERSIONS)
-        ),
+        (loaded, {}),
+        *((how, settings) for how in (repaired, reloaded, exported) for settings in ({}, VERSIONS, SOFT)),
     ],
 )
 def test_rows_that_were_written_beside_the_stream_show_each_later_change(

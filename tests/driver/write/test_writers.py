@@ -149,10 +149,8 @@ PLANS = {
 }
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "kind", [kind if kind == "plain" else pytest.param(kind, marks=pytest.mark.thorough) for kind in PLANS]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", PLANS)
 def test_direct_writes_are_as_merge_is(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

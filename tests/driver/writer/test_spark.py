@@ -65,7 +65,7 @@ def conditions(table: Written) -> list[str]:
     return found
 
 
-@settings(ONCE, max_examples=25)
+@settings(ONCE, max_examples=8)
 @given(history=histories(), data=st.data())
 def test_spark_reads_all_rows_with_and_without_statistics(
     spark: SparkSession, history: History, data: st.DataObject
