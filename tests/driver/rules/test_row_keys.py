@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from lakemirror.driver.rules.positions import Source
 from lakemirror.driver.rules.row_keys import Keyed, KeyOfTable, Left, keyed, left
 from lakemirror.driver.rules.rows import Column
 from lakemirror.driver.rules.schemas import field_of
+from lakemirror.driver.rules.untyped import loads
 
 pytestmark = pytest.mark.guarantee(
     "A change whose row is in doubt is refused with the reason, and applied to no other row"
@@ -68,6 +70,29 @@ def test_halves_of_a_change_of_a_key_name_the_other_one() -> None:
     assert told(ONE, "c", key={"ID": 2}, old_key={"ID": 1}, row={"ID": 2}) == Keyed((2,), old_key=(1,))
     odd = told(ONE, "c", key={"ID": 2}, old_key={"ID": "x"}, row={"ID": 2})
     assert odd == Keyed((2,)), "a create is there, wherever its row was before"
+
+
+def test_a_key_in_a_header_has_numbers_where_others_have_bytes() -> None:
+    """Connect's SimpleHeaderConverter writes no schema, and logical types as what they are."""
+    price = field_of(
+        {
+            "type": "bytes",
+            "field": "PRICE",
+            "name": "org.apache.kafka.connect.data.Decimal",
+            "parameters": {"scale": "2", "connect.decimal.precision": "8"},
+        }
+    )
+    day = field_of({"type": "int32", "field": "DAY", "name": "org.apache.kafka.connect.data.Date"})
+    of = KeyOfTable(("price", "day"), {"price": Column.of(price), "day": Column.of(day)})
+    mine, other = {"PRICE": "bw==", "DAY": 1}, loads('{"PRICE": 1.10, "DAY": "1970-01-03"}')
+    here, there = (Decimal("1.11"), date(1970, 1, 2)), (Decimal("1.10"), date(1970, 1, 3))
+    assert told(of, "d", key=mine, new_key=other) == Keyed(here, new_key=there)
+    assert told(of, "c", key=mine, row=mine, old_key=other) == Keyed(here, old_key=there)
+    assert told(of, "c", key=mine, row=mine, old_key={"PRICE": "bg==", "DAY": 2}) == Keyed(
+        here, old_key=there
+    )
+    odd = told(of, "u", key=mine, row=mine, old_key=other)
+    assert odd == "the row's former key does not fit (key columns: price, day)", "it is a before image"
 
 
 def test_an_update_that_changes_its_key_ends_the_row_with_the_former_one() -> None:

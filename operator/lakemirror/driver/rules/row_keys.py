@@ -8,9 +8,10 @@ of its row: it is a create at the new key, and a delete at the former one that h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from lakemirror.driver.codes import Op
@@ -49,6 +50,19 @@ class KeyOfTable:
             return None
         return tuple(each.value for each in reads)
 
+    def in_header(self, document: Document | None) -> Key | None:
+        """Return the key in a header, which Connect's SimpleHeaderConverter writes without its schema.
+
+        It has numbers where other keys have bytes.
+        """
+        found = self.of(document)
+        return self._schemaless.of(document) if found is None else found
+
+    @cached_property
+    def _schemaless(self) -> KeyOfTable:
+        columns = {name: replace(each, codec=None) for name, each in self.columns.items()}
+        return replace(self, columns=columns)
+
     def _read(self, name: str, document: Document) -> Read:
         column = self.columns[name]
         return column.read(document.get(column.source), self.placeholder)
@@ -85,9 +99,9 @@ def keyed(change: Change, has_key: bool, table: KeyOfTable) -> Keyed | str:
     if table.from_rows:
         former = table.of(change.before) if change.op == Op.UPDATE else None
         return Keyed(key, former=None if former == key else former)
-    former = table.of(change.old_key)
     if change.op != Op.UPDATE:
-        return Keyed(key, table.of(change.new_key), former)
+        return Keyed(key, table.in_header(change.new_key), table.in_header(change.old_key))
+    former = table.of(change.old_key)
     if change.old_key is not None and former is None:
         return f"the row's former key does not fit (key columns: {table.listed})"
     return Keyed(key, former=None if former == key else former)
