@@ -243,6 +243,15 @@ CASES: list[tuple[str, Sequence[Sequence[Event]], list[Shown]]] = [
         [Shown(10, None, "b", "x")],
     ),
     (
+        "a row that is created and deleted at one place is gone after both are sent again",
+        (
+            [Event(10, "c", "a", offset=1), Event(10, "d", offset=2)],
+            [Event(10, "c", "a", offset=3)],
+            [Event(10, "d", offset=4)],
+        ),
+        [],
+    ),
+    (
         "a row that was read after it was changed",
         ([Event(20, "u", "b")], [Event(15, "r", "a")]),
         [Shown(15, 20, "a", "x"), Shown(20, None, "b", "x")],

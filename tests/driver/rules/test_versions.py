@@ -28,6 +28,7 @@ pytestmark = pytest.mark.guarantee(
 )
 
 APPLIED, DUPLICATE, STALE = Outcome.APPLIED, Outcome.DUPLICATE, Outcome.STALE
+SUPERSEDED = Outcome.SUPERSEDED
 TABLE = Table(("id", "v", "note"), ("note",))
 PLAIN = Tracking(TABLE)
 Span = tuple[int, int | None, Any]
@@ -130,6 +131,15 @@ def test_of_two_changes_at_one_place_the_later_arrival_counts() -> None:
     assert spans([[first], [second]]) == ([(10, None, 2)], [[APPLIED], [APPLIED]])
     assert spans([[second], [first]]) == ([(10, None, 2)], [[APPLIED], [STALE]])
     assert spans([[second, first]])[0] == [(10, None, 2)]
+
+
+def test_a_row_that_is_created_and_deleted_at_one_place_is_gone_after_both_are_sent_again() -> None:
+    created, gone = event("c", 10, 1, offset=1), event("d", 10, offset=2)
+    sent = [created, gone, event("c", 10, 1, offset=3), event("d", 10, offset=4)]
+    assert spans([[each] for each in sent]) == ([], [[APPLIED]] * 4)
+    assert spans([sent[:2], sent[2:3], sent[3:]])[0] == []
+    assert spans([sent[:2], sent[2:]]) == ([], [[SUPERSEDED, APPLIED], [SUPERSEDED, DUPLICATE]])
+    assert spans([sent[:1], sent[1:3], sent[3:]])[0] == []
 
 
 def test_a_batch_that_failed_after_its_tombstones_makes_no_duplicates_of_itself() -> None:

@@ -340,7 +340,14 @@ def _settled(facts: DataFrame, plan: Scd2, batch: int) -> DataFrame:
         for name, kind in plan.columns.items()
     ]
     gaps = [_left_out(name, plan) == _left_out(name, plan, "_stored.seqs") for name in plan.tracked]
-    again = F.when(F.col("op") == Op.DELETE, F.size("_ends") > 0).otherwise(
+    # A delete that is stored does not count any more if the row came back there after it.
+    ended = F.array_max(
+        F.transform("_ends", lambda end: F.struct(*[end[name].alias(name) for name in ARRIVAL]))
+    )
+    back = F.col("_stored").isNotNull() & (
+        F.struct(*[F.col(f"_stored.{name}").alias(name) for name in ARRIVAL]) >= ended
+    )
+    again = F.when(F.col("op") == Op.DELETE, (F.size("_ends") > 0) & ~back).otherwise(
         F.col("_stored").isNotNull()
         & (F.col("op") == F.col("_stored.op"))
         & reduce(Column.__and__, alike + gaps)

@@ -351,9 +351,15 @@ def _rank(fact: Fact, table: Table) -> tuple[object, ...]:
 
 
 def _is_stored(event: Fact, stored: Fact | None, here: Iterable[Fact], table: Table) -> bool:
-    """Return whether an event says what is stored at its place."""
+    """Return whether an event says what is stored at its place.
+
+    A delete that is stored does not count any more if the row came back there after it.
+    """
     if event.is_delete:
-        return any(each.kind is Kind.END for each in here)
+        known = max(
+            (each for each in here if each.number is None), key=lambda each: _rank(each, table), default=None
+        )
+        return known is not None and known.kind is Kind.END
     if stored is None or stored.row.op != event.row.op:
         return False
     left_out = [name for name in table.tracked if not _is_own(event, name)]
