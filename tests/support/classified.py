@@ -65,7 +65,7 @@ def as_plain(event: Event) -> Mapping[str, Any]:
     if kind == "truncate":
         return {"kind": kind, **told}
     images = {name: _alike(_parsed(event[f"{name}_text"])) for name in IMAGES}
-    if not str(images.get("key")).startswith("["):
+    if not str(images.get("key")).startswith(("[(", "[]")):
         images["key"] = None  # only an object is a key
     images["before"] = _alike(_parsed(event["before_text"])) if event["op"] == Op.DELETE else None
     return {"kind": kind, **told, "op": event["op"], **images, "unanchored": bool(event["unanchored"])}

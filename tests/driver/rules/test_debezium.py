@@ -189,6 +189,13 @@ def test_a_key_is_an_object_or_none() -> None:
     for key in (b"7", b"[1]", b"no JSON"):
         assert key_of(Record(None, key)) == (None, None)
     assert key_of(Record(None, b'{"schema":{"fields":[]},"payload":7}')) == (None, {"fields": []})
+    for plain in (b'{"type":"int32"}', b'{"optional":false,"type":"string"}'):  # after ExtractField$Key
+        assert key_of(Record(None, b'{"schema":' + plain + b',"payload":"x"}')) == (None, None)
+    for columns in (
+        {"schema": {"type": "x"}, "payload": 7},
+        {"schema": {"type": "int32"}, "payload": 7, "x": 1},
+    ):
+        assert key_of(Record(None, json.dumps(columns).encode())) == (columns, None)
 
 
 @pytest.mark.parametrize(

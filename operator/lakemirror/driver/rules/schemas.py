@@ -19,7 +19,9 @@ PADDED: Final = "lakemirror.padded"
 """The parameter of a decimal whose bytes have a fixed length (Avro's type fixed); Connect has none."""
 
 _NUMBERS: Final = ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
-PHYSICAL: Final = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "struct"))
+PLAIN: Final = (*_NUMBERS, "boolean", "string", "bytes", "array", "map")
+"""The physical types of values that are no rows."""
+PHYSICAL: Final = frozenset((*PLAIN, "struct"))
 
 UNREADABLE: Final = "the embedded schema cannot be read: "
 """The beginning of the reason of a record with a schema that raises SchemaError."""

@@ -299,6 +299,9 @@ TRANSACTION = '"id":"5","event_count":1,"data_collections":[],"ts_ms":5'
 OF_DEBEZIUM = "io.debezium.connector.common"
 BY_TOPIC: Event = {"database": "p", "schema": "s", "table": "t"}
 
+PLAIN_KEY = '{"schema":{"type":"int32","optional":false},"payload":7}'
+COLUMNS_KEY = '{"schema":{"type":"x"},"payload":7}'
+
 FLAT: list[Case] = [
     ("row alone", KEY, '{"id":1}', {"op": "u", "key_text": KEY, **BY_TOPIC}),
     ("create", KEY, '{"id":1,"__op":"c","__lsn":5}', {"op": "c", "unanchored": True, "stream": None}),
@@ -381,6 +384,8 @@ FLAT: list[Case] = [
     ("not UTF-8", KEY, "\udcff", {"reason": "the value is not valid UTF-8"}),
     ("key no JSON", "Struct{id=1}", '{"id":1}', {"op": "u", "key_text": "Struct{id=1}"}),
     ("plain key", "7", '{"id":7}', {"op": "u", "key_text": "7"}),
+    ("wrapped key", PLAIN_KEY, '{"id":7}', {"op": "u", "key_text": '["7"]', "key_schema_text": None}),
+    ("columns", COLUMNS_KEY, '{"id":7}', {"op": "u", "key_text": COLUMNS_KEY}),
     ("LSN is text", KEY, '{"id":1,"__lsn":"x"}', {"reason": "begins with __ has another type"}),
     ("negative LSN", KEY, '{"id":1,"__lsn":-1}', {"reason": "__lsn is not valid: -1"}),
     ("time is no time", KEY, '{"id":1,"__source_ts_ms":-1}', {"reason": "__source_ts_ms is not valid"}),
@@ -393,6 +398,12 @@ def test_flat_records_of_debezium(spark: SparkSession) -> None:
 
 NO_OP = "the value has no op"
 WHOLE: list[Case] = [
+    (
+        "wrapped key",
+        PLAIN_KEY,
+        f'{{"op":"r","source":{BLOCK[:-1]},"table":"t"}},"after":{{"id":7}}}}',
+        {"op": "r", "key_text": '["7"]'},
+    ),
     ("heartbeat", '{"serverName":"p"}', '{"ts_ms":5}', {"kind": "other"}),
     ("transaction", '{"id":"5"}', f'{{"status":"END",{TRANSACTION}}}', {"kind": "other"}),
     (
@@ -488,7 +499,10 @@ def test_a_null_value_is_a_delete_where_something_places_it(spark: SparkSession)
     check(
         spark,
         classifier(flat, "offset"),
-        [("bad key", "{", None, {"reason": "the key is not a JSON object"})],
+        [
+            (each, each, None, {"reason": "the key is not a JSON object"})
+            for each in ("{", '{"schema":{"type":"string"},"payload":"{}"}')
+        ],
     )
 
 

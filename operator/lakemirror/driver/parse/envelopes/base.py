@@ -27,6 +27,7 @@ from lakemirror.driver.parse.envelopes.embedded import schema_id, unless_known
 from lakemirror.driver.parse.values.fit import is_exact
 from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.parse.values.texts import DEBEZIUM, Writing
+from lakemirror.driver.rules.schemas import PLAIN
 from lakemirror.driver.sequence import SOURCE
 from lakemirror.driver.tables import delta
 
@@ -301,13 +302,22 @@ def key_text() -> Column:
     A key that is not wrapped is its own payload.
     """
     wrapped = F.when(has_schema(F.col("k.it")), F.col("k.it.payload"))
-    return F.coalesce("key_payload", wrapped, as_sent(F.col("key").cast("string")))
+    plain = F.when(_has_plain_key(), F.to_json(F.array("k.it.payload")))
+    return F.coalesce("key_payload", wrapped, plain, as_sent(F.col("key").cast("string")))
+
+
+def _has_plain_key() -> Column:
+    """Return whether JsonConverter wrapped a key that is no struct, such as one of a single column."""
+    schema, text = F.col("k.it.schema"), F.col("key").cast("string")
+    typed = schema.contains('"type"') & ~schema.contains('"fields"')
+    names = F.array_sort(F.json_object_keys(text)) == F.array(F.lit("payload"), F.lit("schema"))
+    return F.coalesce(typed & F.get_json_object(schema, "$.type").isin(*PLAIN) & names, F.lit(False))
 
 
 def key_fails() -> Column:
     """Return whether a key that was split or read as for `key_text` is not a JSON object (BOOLEAN)."""
     split = F.when(F.col("key_payload").isNotNull(), F.json_object_keys("key_payload").isNull())
-    return split.otherwise(F.col("k._corrupt").isNotNull())
+    return split.otherwise(F.col("k._corrupt").isNotNull() | _has_plain_key())
 
 
 def schema(name: str, whole: Column, known: Mapping[int, str]) -> tuple[Column, Column]:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from lakemirror.driver.rules.members import members_of
 from lakemirror.driver.rules.positions import NO_ORIGIN, By, Epoch, Origin, Source, is_unanchored, sequence
+from lakemirror.driver.rules.schemas import PLAIN
 from lakemirror.driver.rules.types import DEFAULT, Placeholder
 from lakemirror.driver.rules.untyped import dumps, loads
 
@@ -249,12 +250,21 @@ def key_of(record: Record) -> tuple[Document | None, Document | None]:
     if record.key is None:
         return None, None
     try:
-        key, schema = unwrapped(parsed(record.key, "key"))
+        document = parsed(record.key, "key")
     except NotReadable:
         raise
     except ValueError:
         return None, None
-    return (key if isinstance(key, dict) else None), schema
+    key, schema = unwrapped(document)
+    return (key if isinstance(key, dict) and not _is_plain(document) else None), schema
+
+
+def _is_plain(document: Any) -> bool:
+    """Return whether JsonConverter wrapped a value that is no struct, such as a key of one column."""
+    if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
+        return False
+    schema = document["schema"]
+    return isinstance(schema, dict) and schema.get("type") in PLAIN
 
 
 def key_in_header(record: Record, name: str) -> Document | None:
