@@ -40,13 +40,14 @@ from lakemirror.driver.engine.stored_ends import TOMBSTONES, TombstoneFiles
 from lakemirror.driver.engine.stored_moves import as_facts
 from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.keys import encode
-from lakemirror.driver.rules.kinds import INT
+from lakemirror.driver.rules.kinds import Decimals, Kind
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Outcome
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.writer.actions import CommitInfo, Metadata, Protocol
 from lakemirror.driver.writer.data_files import Layout
 from lakemirror.driver.writer.entry import name_of, text_of
+from lakemirror.driver.writer.schema import _PLAIN
 from lakemirror.driver.writer.stores import LocalDisk, LocalLogStore
 from lakemirror.driver.writer.transaction import Change
 from tests.driver.columns.test_histories import facts_of
@@ -81,6 +82,13 @@ def made(folder: Path, types: dict[str, Any], *, hides: bool) -> DeltaTable:
     return table
 
 
+def type_of(kind: Kind) -> str:
+    """The name of a type in Delta's schemas."""
+    if isinstance(kind, Decimals):
+        return f"decimal({kind.precision},{kind.scale})"
+    return next(name for name, each in _PLAIN.items() if each == kind)
+
+
 class OnDisk:
     """A mirror that both stages change, beside what the rules make of the same records."""
 
@@ -91,7 +99,7 @@ class OnDisk:
         self.key = list(facts.key.names)
         self.hides = hides = rnd.random() < 0.7
         self.buckets = rnd.choice((1, 3)) if hides else 1
-        types = {name: "integer" if kind == INT else "string" for name, kind in self.kinds.items()}
+        types = {name: type_of(kind) for name, kind in self.kinds.items()}
         gone = {self.soft: "timestamp"} if self.soft else {}
         self.rows = made(folder / "t", {**types, **_METADATA, **gone}, hides=hides)
         self.ends = made(folder / "t" / TOMBSTONES, _ENDS, hides=False)

@@ -205,7 +205,7 @@ def _of_bucket(
         return Done(error="the key of a row of its batch has changed before")
     keys = keys_of(changes, events, images, mirrored)
     stored = look_up(store, place.files, keys, oldest(stood), store.threads)
-    ends = _ends(late, events, images, table, place)
+    ends = _ends(late, events, images, stored, table, place)
     result = fold(Bucket(changes, stored, ends, events, images), mirrored)
     now = time.time_ns() // 1_000_000
     change = change_of(store, place.files, stored, result, mirrored.key, now, whole=whole)
@@ -274,19 +274,36 @@ def _ends(
     late: pa.RecordBatch,
     events: Sequence[Event],
     images: Sequence[Image],
+    stored: StoredRows,
     table: Believed,
     place: StoredMirror,
 ) -> pa.RecordBatch:
     """Return the newest tombstones of the keys of late changes, and of rows whose key changes or has changed.
 
-    What such a row had under another key may be older than a tombstone, whatever brings it.
+    What such a row had under another key may be older than a tombstone, whatever brings it. A tombstone also
+    says since when a value has been null that a change of a row lacks which is not there.
     """
     mirrored = table.mirrored
     if table.newest is None:
         return pa.RecordBatch.from_pylist([], tombstones_schema(mirrored.kinds, mirrored.key))
-    moving = [each for each in events if each.old_key is not None or each.new_key is not None]
-    keys = pa.RecordBatch.from_pydict(keys_of(late, moving, images, mirrored))
+    moving = [each for each in events if _moves(each)]
+    asked = [*moving, *_of_no_row(events, stored, table)]
+    keys = pa.RecordBatch.from_pydict(keys_of(late, asked, images, mirrored))
     return stored_ends(place.store_of_ends, place.ends, keys, mirrored.kinds, mirrored.key)
+
+
+def _moves(event: Event) -> bool:
+    return event.old_key is not None or event.new_key is not None
+
+
+def _of_no_row(events: Sequence[Event], stored: StoredRows, table: Believed) -> list[Event]:
+    """Return the events that lack values of a row that is not stored, and do not change its key."""
+    lacking = [each for each in events if each.gaps and not _moves(each)]
+    if not lacking:
+        return []
+    keys = keys_of(none(table.kinds), lacking, (), table.mirrored)
+    _, numbers = _beside(pa.RecordBatch.from_pydict(keys), stored, table)
+    return [each for each, number in zip(lacking, numbers, strict=True) if number < 0]
 
 
 def _gone(
