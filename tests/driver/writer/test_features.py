@@ -45,6 +45,7 @@ def struct(*fields: dict[str, Any]) -> dict[str, Any]:
     return {"type": "struct", "fields": list(fields)}
 
 
+MAP = {"type": "map", "keyType": "string", "valueType": "long"}
 KNOWN = ("deletionVectors", "columnMapping", "timestampNtz", "appendOnly", "invariants", "checkConstraints")
 
 
@@ -82,6 +83,16 @@ def test_tables_that_may(protocol: Protocol, about: Metadata) -> None:
         (PLAIN, metadata(field("x", "string", nullable=False)), "must not be null"),
         (PLAIN, metadata(field("s", struct(field("x", "long", nullable=False)))), "must not be null"),
         (PLAIN, metadata(field("s", struct())), "struct without fields"),
+        (
+            PLAIN,
+            metadata(field("a", {"type": "array", "elementType": "long", "containsNull": False})),
+            "null",
+        ),
+        (
+            PLAIN,
+            metadata(field("m", {**MAP, "valueContainsNull": False})),
+            "must not be null",
+        ),
         (PLAIN, metadata(field("x", "long", **{"delta.invariants": "{}"})), "delta.invariants"),
         (PLAIN, metadata(field("x", "long", **{"delta.generationExpression": "id"})), "generationExpression"),
         (PLAIN, metadata(field("x", "long", **{"delta.identity.step": 1})), "delta.identity.step"),

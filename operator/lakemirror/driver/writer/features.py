@@ -11,7 +11,7 @@ from typing import Final
 
 from lakemirror.driver.writer.actions import Metadata, Protocol
 from lakemirror.driver.writer.partitions import may_divide
-from lakemirror.driver.writer.schema import Column, Group, Unknown, parse, types_within, within
+from lakemirror.driver.writer.schema import Column, Group, ListOf, MapOf, Unknown, parse, types_within, within
 from lakemirror.driver.writer.snapshot import Snapshot
 
 VECTORS_PROPERTY: Final = "delta.enableDeletionVectors"
@@ -124,6 +124,8 @@ def _of_columns(columns: Iterable[Column]) -> Iterator[str]:
             yield f"it has a column of type {kind.name}"
         if isinstance(kind, Group) and not kind.fields:
             yield "it has a struct without fields"
+        if isinstance(kind, (ListOf, MapOf)) and not kind.nullable:
+            yield "it has an array or a map whose values must not be null"
     for each in within(listed):
         if not each.nullable:
             yield f"its column {each.name} must not be null"
