@@ -252,6 +252,12 @@ def was_read(lsn: int, offset: int, v: Any = None, **more: Any) -> Event:
     return event("r", lsn, v, offset=offset, **more)._replace(seq=seq)
 
 
+def test_the_end_of_a_version_takes_its_place_after_the_row_of_the_snapshot_with_the_delete() -> None:
+    """Both are of a transaction that was open during the snapshot, and its row comes last."""
+    sent = [was_read(90, 1, 0, time=1), opened("u", 70, 2, 7, time=2), opened("d", 75, 3, time=3)]
+    assert in_any_order(sent) == [(1, 2, 0), (2, 3, 7)]
+
+
 def test_an_open_change_follows_the_newest_row_that_was_read_before_it() -> None:
     """The snapshot was begun again."""
     changes = [was_read(80, 1, 0, note="a"), was_read(90, 2, 1, note="a"), opened("u", 70, 3, 2)]

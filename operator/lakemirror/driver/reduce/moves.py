@@ -198,12 +198,20 @@ def at_create(value: Column, create: Column) -> Column:
 
 
 def inherit(
-    state: DataFrame, inherited: DataFrame, tracked: Sequence[str], stored: DataFrame | None = None
+    state: DataFrame,
+    inherited: DataFrame,
+    tracked: Sequence[str],
+    stored: DataFrame | None = None,
+    *,
+    opened: bool = False,
 ) -> DataFrame:
     """Merge patches into a state frame. A key that has only a patch gets op ``p``.
 
-    ``stored`` are the mirror's rows: key, seq, seqs.
+    ``stored`` are the mirror's rows: key, seq, seqs, origin. ``opened`` says that the batch has unanchored
+    events.
     """
+    if opened and stored is not None:
+        state = _beside_stored(state, stored, tracked)
     joined = state.join(_newest(inherited, state, stored, tracked), "key", "full_outer")
     blank = F.coalesce(F.col("seq"), F.lit(MISSING))
     row_type = state.schema["row"].dataType
@@ -239,6 +247,28 @@ def inherit(
         .withColumn("seq", blank)
         .drop("_row", "_seqs")
     )
+
+
+def _beside_stored(state: DataFrame, stored: DataFrame, tracked: Sequence[str]) -> DataFrame:
+    """Place what unanchored changes say beside the stored row: what a move brings is compared with it there.
+
+    ``opened`` of a column is the offset of the change that said it, in the partition of the state.
+    """
+    place = F.struct("seq", "seqs", *ORIGIN).alias("_there")
+    joined = state.join(stored.select("key", place), "key", "left")
+    row, topic, partition = F.col("_there.seq"), F.col("_there.topic"), F.col("_there.partition")
+    here = (F.col("topic") == topic) & (F.col("partition") == partition)
+    found = []
+    for name in tracked:
+        offset = F.col("opened")[F.lit(name)]
+        sent = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
+        base = event_part(_of_column("_there.seq", "_there.seqs", name), row)
+        follows = F.coalesce((base == row) & here & (offset > F.col("_there.offset")), F.lit(False))
+        follows = follows | (is_derived(row, base) & (minor(sent) > minor(row)))
+        value = placed(sent, base, unanchored=offset.isNotNull(), follows=follows)
+        found.append(F.when(row.isNotNull(), F.greatest(sent, value)).otherwise(sent))
+    entries = F.map_filter(_seqs(found, tracked), lambda _, value: value != own(F.col("seq")))
+    return joined.withColumn("seqs", F.when(F.size(entries) > 0, entries)).drop("_there")
 
 
 def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:

@@ -310,9 +310,21 @@ def fold(facts: DataFrame, plan: Scd2, batch: int, patches: DataFrame | None = N
 def placed(facts: DataFrame) -> DataFrame:
     """Move facts to their places.
 
-    Sequences of values that were set at these very facts move along with them.
+    Sequences of values that were set at these very facts move along with them. So does what a version knows
+    of the delete that ended it, while the delete itself is known.
     """
-    lifted = anchor(facts)
+    end, here = F.col("kind") == "end", Window.partitionBy("key", "base")
+    itself = F.first(
+        F.when(end & F.col("unanchored"), F.struct("seq", "event_time", *ARRIVAL)), ignorenulls=True
+    )
+    known = facts.withColumn("_itself", itself.over(here))
+    told = end & ~F.col("unanchored") & F.col("_itself").isNotNull()
+    there = {
+        name: F.when(told, F.col("_itself")[name]).otherwise(F.col(name))
+        for name in ("seq", "event_time", *ARRIVAL)
+    }
+    known = known.withColumns({**there, "unanchored": F.col("unanchored") | told}).drop("_itself")
+    lifted = anchor(known)
     at, seq = event_part(F.col("base"), F.col("seq")), F.col("seq")
     moved = F.transform_values(
         "seqs",

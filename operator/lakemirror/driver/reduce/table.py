@@ -303,7 +303,8 @@ def _state(
         found, stored = images_of(table, events, deleted, reading, tracked, ended, opened=seen.unanchored)
         images = found.localCheckpoint()
         marks = state.select("key", *_MARKS)
-        state = moves.inherit(state.drop(*_MARKS), moves.patches(images, tracked), tracked, stored)
+        passed = moves.patches(images, tracked)
+        state = moves.inherit(state.drop(*_MARKS), passed, tracked, stored, opened=seen.unanchored)
         state = state.join(marks, "key", "left").na.fill(False, list(_MARKS))
     return State(_numbered(state), images)
 

@@ -234,10 +234,13 @@ def _fact_of(event: Event, number: int, table: Table) -> Fact:
 def _stored_facts(stored: Stored, tracking: Tracking) -> list[Fact]:
     facts = []
     merged = {each.row.seq for each in stored.merged}
+    ends = {each.tombstone.seq: each for each in stored.ends}
     for each in stored.versions:
         facts.append(_of_stored(Kind.IMAGE, each.row, each.sent, version=each))
         if each.delete_seq is not None:
-            facts.append(_end(Tombstone(each.delete_seq, each.valid_to), None, None))
+            # While the delete itself is known, it tells whether a row of a snapshot raises its place.
+            end = ends.get(each.delete_seq, Ended(Tombstone(each.delete_seq, each.valid_to)))
+            facts.append(_end(end.tombstone, end.sent, None))
         if tracking.compared is not None and each.began < each.row.seq and each.began not in merged:
             began = each.row._replace(seq=each.began, at=each.valid_from, origin=NO_ORIGIN, seqs=NOTHING)
             facts.append(Fact(Kind.BEGAN, began, base=each.began))
