@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemirror.api.spark_settings import ENGINE
 from lakemirror.driver import faults
 from lakemirror.driver.java import java_class
 from lakemirror.driver.runtime.session import create_session
+from tests.support import engines
 from tests.support.kafka_broker import Broker, start_broker
 from tests.support.skips import pytest_runtest_makereport
 
@@ -23,7 +25,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedC
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """A test's tables are tiny and all different: to interpret a plan is faster than to compile it. With
 LAKEMIRROR_TESTS_COMPILE set plans are compiled, as users' are; CI has a lane of tests that does so. With
-LAKEMIRROR_TESTS_ENGINE=columns, plain changes of all tests are applied in columns.
+LAKEMIRROR_TESTS_ENGINE=spark, changes are applied by Spark's own plans, and not in columns as by default.
 """
 
 
@@ -57,11 +59,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # VACUUM lists folders with so many tasks, by default 10,000.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
             **({} if os.environ.get("LAKEMIRROR_TESTS_COMPILE") else INTERPRETED),
-            "spark.lakemirror.engine": os.environ.get("LAKEMIRROR_TESTS_ENGINE", ""),
+            **({ENGINE: engine} if (engine := os.environ.get("LAKEMIRROR_TESTS_ENGINE")) else {}),
         },
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def stages_of_spark(spark: SparkSession) -> Iterator[None]:
+    """The test is about what happens in them: nothing is applied in columns."""
+    with engines.by_spark(spark):
+        yield
 
 
 @pytest.fixture(scope="session")

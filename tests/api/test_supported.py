@@ -8,7 +8,7 @@ import pytest
 
 from lakemirror.api.object_stores import FILE_MANAGER_SETTING, one_spelling, session_settings
 from lakemirror.api.source import Envelope
-from lakemirror.api.spark_settings import OURS
+from lakemirror.api.spark_settings import OURS, in_columns
 from lakemirror.api.supported import not_supported, wrong_sql
 from tests.api.not_supported import JDBC, NOT_SUPPORTED
 from tests.controller.builders import spec
@@ -77,6 +77,7 @@ def test_no_remedy_is_one_that_is_refused_as_well() -> None:
         {"unlisted": "ignore", "tables": [{"source": "a"}]},
         {"spark": {"executors": {"max": 0}, "conf": {"spark.lakemirror.writer": "merge"}}},
         {"spark": {"conf": {"spark.lakemirror.engine": "columns"}}},
+        {"spark": {"conf": {"spark.lakemirror.engine": "spark"}}},
         {
             "defaults": {"mode": "append"},
             "tombstones": {"retention": "1d"},
@@ -153,3 +154,21 @@ def test_a_place_has_one_spelling(path: str, spelled: str) -> None:
 )
 def test_only_records_of_debezium_have_placeholders(envelope: Any, placeholder: str | None) -> None:
     assert Envelope.model_validate(envelope).placeholder == placeholder
+
+
+@pytest.mark.parametrize(
+    ("engine", "writer", "expected"),
+    [
+        (None, None, True),
+        ("", "", True),
+        ("columns", None, True),
+        ("spark", None, False),
+        (None, "merge", False),
+        ("columns", "merge", True),
+    ],
+)
+def test_changes_are_applied_in_columns_unless_a_setting_says_otherwise(
+    engine: str | None, writer: str | None, expected: bool
+) -> None:
+    given = {"spark.lakemirror.engine": engine, "spark.lakemirror.writer": writer}
+    assert in_columns({name: value for name, value in given.items() if value is not None}) == expected

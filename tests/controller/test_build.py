@@ -427,23 +427,40 @@ def test_settings_of_spark_count_for_the_containers_memory(conf: dict[str, str],
 
 
 def test_python_workers_have_memory_where_they_run() -> None:
-    """A worker for each core, if changes are applied in columns."""
-    conf = {"spark.lakemirror.engine": "columns"}
-    alone = app(spark={"driver": {"cores": 2}, "executors": {"max": 0}, "conf": conf})
-    [container] = build.driver_pod(alone)["spec"]["containers"]
-    assert container["resources"]["limits"] == {"memory": f"{2048 + 1024 + 2 * 768}Mi"}
-    beside = app(spark={"executors": {"cores": 2}, "conf": conf})
+    """A worker for each core, since changes are applied in columns."""
+    alone = app(spark={"driver": {"cores": 2}, "executors": {"max": 0}})
+    assert sparkconf.driver_memory(alone.spec.spark) == f"{2048 + 1024 + 2 * 768}Mi"
+    beside = app(spark={"executors": {"cores": 2}})
     [container] = build.driver_pod(beside)["spec"]["containers"]
     assert container["resources"]["limits"] == {"memory": "3072Mi"}
     settings = json.loads(build.config_data(beside)[f"{beside.revision}-spark.json"])
     assert settings["spark.executor.minMemoryOverhead"] == f"{384 + 2 * 768}m"
     assert sparkconf.executor_memory(beside.spec.spark) == f"{4096 + 384 + 2 * 768}Mi"
-    more = app(spark={"conf": {**conf, "spark.executor.cores": "8"}})
+    more = app(spark={"conf": {"spark.executor.cores": "8"}})
     assert sparkconf.executor_memory(more.spec.spark) == f"{4096 + 384 + 8 * 768}Mi"
-    alone = app(spark={"executors": {"max": 0}, "conf": {**conf, "spark.master": "local[6, 2]"}})
+    alone = app(spark={"executors": {"max": 0}, "conf": {"spark.master": "local[6, 2]"}})
     assert sparkconf.driver_memory(alone.spec.spark) == f"{2048 + 1024 + 6 * 768}Mi"
-    plain = json.loads(build.config_data(app())[f"{app().revision}-spark.json"])
-    assert "spark.executor.minMemoryOverhead" not in plain
+    assert "spark.driver.memoryOverhead" not in settings  # and the heap is the same
+    assert (settings["spark.driver.memory"], settings["spark.executor.memory"]) == ("2g", "4g")
+
+
+@pytest.mark.parametrize(
+    ("conf", "least"),
+    [
+        ({"spark.lakemirror.engine": "spark"}, None),
+        ({"spark.lakemirror.writer": "merge"}, None),
+        ({"spark.lakemirror.engine": "columns"}, f"{384 + 2 * 768}m"),
+        ({"spark.lakemirror.engine": "columns", "spark.lakemirror.writer": "merge"}, f"{384 + 2 * 768}m"),
+    ],
+)
+def test_without_python_workers_there_is_no_memory_for_them(conf: dict[str, str], least: str | None) -> None:
+    of = app(spark={"conf": conf})
+    settings = json.loads(build.config_data(of)[f"{of.revision}-spark.json"])
+    assert settings.get("spark.executor.minMemoryOverhead") == least
+    workers = 768 if least else 0
+    alone = app(spark={"executors": {"max": 0}, "conf": conf})
+    assert sparkconf.driver_memory(alone.spec.spark) == f"{2048 + 1024 + workers}Mi"
+    assert sparkconf.executor_memory(of.spec.spark) == f"{4096 + (384 + 2 * workers if least else 409)}Mi"
 
 
 class TestExecutors:

@@ -13,7 +13,10 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
 from tests.support.shop import Shop, table
 
-pytestmark = pytest.mark.guarantee("A batch that was started on a guess is still correct")
+pytestmark = [
+    pytest.mark.guarantee("A batch that was started on a guess is still correct"),
+    pytest.mark.usefixtures("stages_of_spark"),
+]
 
 THINGS = table("things", Column("v", "int32"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,13 @@ from lakemirror.driver.plan.targets import Targets, canonical
 from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Mirror
 from lakemirror.driver.tables.names import Location
-from tests.support import engines
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
 
 GOOD, BAD = table("good", Column("v", "int32")), table("bad", Column("v", "int32"))
 
-
-@pytest.fixture(autouse=True)
-def stages_of_spark(spark: SparkSession) -> Iterator[None]:
-    """What goes wrong here does so in them."""
-    with engines.by_spark(spark):
-        yield
+pytestmark = pytest.mark.usefixtures("stages_of_spark")  # what goes wrong here does so in them
 
 
 def values(spark: SparkSession, mirroring: Mirroring, name: str) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.write.writers import SETTING
+from lakemirror.api.spark_settings import WRITER
 from tests.support.mirroring import Mirroring
 from tests.support.records import UNAVAILABLE, Column, Record
 from tests.support.shop import Shop, table
@@ -37,9 +37,9 @@ def lines(spark: SparkSession, path: str, *columns: str) -> list[Line]:
 @pytest.fixture(params=["", pytest.param("merge", marks=pytest.mark.thorough)])
 def writer(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     """Each writer makes the same of it."""
-    spark.conf.set(SETTING, request.param)
+    spark.conf.set(WRITER, request.param)
     yield request.param
-    spark.conf.unset(SETTING)
+    spark.conf.unset(WRITER)
 
 
 @pytest.mark.long

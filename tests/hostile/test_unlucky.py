@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemirror.api.spark_settings import WRITER
 from lakemirror.driver import faults
 from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.record import quarantine
@@ -144,6 +145,7 @@ def go_back_to_the_first_batch(mirroring: Mirroring, copy: Path) -> None:
         file.unlink()
 
 
+@pytest.mark.usefixtures("stages_of_spark")
 def test_a_batch_that_is_done_again_is_found_behind_the_commits_of_others(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_batch_that_is_done_again_is_found_behind_the_notes_of_others(
     assert (summary.counts.records, summary.counts.applied) == (1, 1)
 
 
+@pytest.mark.usefixtures("stages_of_spark")
 def test_a_batch_that_is_done_again_need_not_be_in_the_history_any_more(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,12 +224,12 @@ def test_other_input_under_the_number_of_a_batch_that_is_done_is_not_skipped(
 
     go_back_to_the_first_batch(mirroring, tmp_path / "copy")
     mirroring.deliver([shop.create(others, id=1, v=1), shop.create(items, id=9, v=9)])
-    spark.conf.set(writers.SETTING, writer)
+    spark.conf.set(WRITER, writer)
     try:
         with pytest.raises(BatchMismatch, match="another range of input"):
             mirroring.run(spark)
     finally:
-        spark.conf.unset(writers.SETTING)
+        spark.conf.unset(WRITER)
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from lakemirror.api.spark_settings import ENGINE, IN_COLUMNS
+from lakemirror.api.spark_settings import BY_SPARK, ENGINE, IN_COLUMNS
 
 
 @contextmanager
@@ -19,8 +19,8 @@ def in_columns(spark: SparkSession) -> Iterator[SparkSession]:
 
 @contextmanager
 def by_spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """Have all changes applied by Spark until the block ends."""
-    with _engine(spark, ""):
+    """Have all changes applied by Spark's own plans until the block ends."""
+    with _engine(spark, BY_SPARK):
         yield spark
 
 

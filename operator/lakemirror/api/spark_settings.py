@@ -40,12 +40,14 @@ OURS: Final[Mapping[str, str]] = MappingProxyType(
 
 ENGINE: Final = "spark.lakemirror.engine"
 IN_COLUMNS: Final = "columns"
-"""The value of `ENGINE` with which plain changes are applied in columns."""
-LAKEMIRRORS: Final = MappingProxyType({"spark.lakemirror.writer": "merge", ENGINE: IN_COLUMNS})
-"""The settings of Lakemirror among those of Spark, each with its only value.
-
-Every table is written with MERGE; plain changes are applied in columns.
-"""
+"""The value of `ENGINE` with which plain changes are applied in columns, which is the default."""
+BY_SPARK: Final = "spark"
+"""The value of `ENGINE` with which all changes are applied by Spark's own plans."""
+WRITER: Final = "spark.lakemirror.writer"
+MERGE: Final = "merge"
+"""The value of `WRITER` with which Spark writes every table with MERGE."""
+LAKEMIRRORS: Final = MappingProxyType({WRITER: (MERGE,), ENGINE: (IN_COLUMNS, BY_SPARK)})
+"""The settings of Lakemirror among those of Spark, each with its values."""
 
 _GOVERNED: Final = ("spark.sql.", "spark.databricks.delta.")
 _WHOLE: Final = frozenset(
@@ -123,11 +125,20 @@ def changes_results(name: str) -> bool:
     return name != FILE_MANAGER_SETTING and _ELSEWHERE.fullmatch(name) is None
 
 
+def in_columns(conf: Mapping[str, str]) -> bool:
+    """Return whether plain changes are applied in columns: unless a setting asks for Spark's own plans.
+
+    `WRITER` does, too, because it has every table merged. Where both are given, `ENGINE` decides.
+    """
+    unsaid = BY_SPARK if conf.get(WRITER) == MERGE else IN_COLUMNS
+    return (conf.get(ENGINE) or unsaid) == IN_COLUMNS
+
+
 def refused(conf: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the settings that may change what a mirror contains, by name, each with what to do."""
     for name, value in conf.items():
-        if name.startswith("spark.lakemirror.") and LAKEMIRRORS.get(name) != value:
-            known = " and ".join(f"{each}: {only}" for each, only in LAKEMIRRORS.items())
+        if name.startswith("spark.lakemirror.") and value not in LAKEMIRRORS.get(name, ()):
+            known = " and ".join(f"{each}: {' or '.join(values)}" for each, values in LAKEMIRRORS.items())
             yield name, f"has no effect: of these settings there are only {known}. Leave it out"
         if not changes_results(name):
             continue

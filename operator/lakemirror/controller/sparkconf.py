@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from lakemirror.api.jvm import java_options
 from lakemirror.api.secret_settings import REDACTION, redaction
-from lakemirror.api.spark_settings import ENGINE, IN_COLUMNS
+from lakemirror.api.spark_settings import in_columns
 from lakemirror.api.spec import PipelineSpec, Spark
 from lakemirror.controller import authentication, names
 
@@ -193,7 +193,7 @@ def _executor_overhead_mib(spark: Spark) -> int:
 
 def _workers_mib(spark: Spark, cores: int) -> int:
     """Return what the Python workers of a pod need, if changes are applied in columns."""
-    return cores * _WORKER_MIB if spark.conf.get(ENGINE) == IN_COLUMNS else 0
+    return cores * _WORKER_MIB if in_columns(spark.conf) else 0
 
 
 def executor_cpu(spark: Spark) -> str:

@@ -155,7 +155,7 @@ class BatchApplier:
         self._first = True
         self._began = 0.0
         self._ahead = LookAhead()
-        in_columns = target is DELTA and not self._again and Engine.is_asked_for(spark)
+        in_columns = target is DELTA and not self._again and Engine.is_on(spark)
         self._engine = Engine(spark, self._app_id, self._spec.order) if in_columns else None
 
     def _fixed(self, history: AuditHistory) -> Fixed:

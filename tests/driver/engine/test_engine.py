@@ -14,6 +14,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.api.spark_settings import BY_SPARK, ENGINE
 from lakemirror.driver import batch, faults
 from lakemirror.driver.engine import engine, job
 from lakemirror.driver.read.base import Batch
@@ -45,6 +46,21 @@ def in_columns(spark: SparkSession, mirroring: Mirroring, table: str, schema: st
     """How many batches of a table were applied in columns."""
     path = mirroring.path("demo", schema, table)
     return DeltaTable.forPath(spark, path).history().where("engineInfo = 'Lakemirror'").count()
+
+
+@pytest.mark.parametrize(("conf", "applied"), [({}, True), ({ENGINE: BY_SPARK}, False)])
+def test_plain_changes_are_applied_in_columns_unless_a_setting_says_otherwise(
+    conf: dict[str, str], applied: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    session = spark.newSession()
+    session.conf.unset(ENGINE)
+    for name, value in conf.items():
+        session.conf.set(name, value)
+    played = history(1, Shape(full=True, schemas=False, name="items"))
+    mirroring = Mirroring(tmp_path).deliver(parts(played.records, 6))
+    mirroring.run(session)
+    assert differences(session, mirroring, by_rules(mirroring)) == []
+    assert (in_columns(session, mirroring, "items") > 0) == applied
 
 
 def test_a_plain_history_in_order(columns: SparkSession, tmp_path: Path) -> None:

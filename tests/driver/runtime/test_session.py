@@ -106,6 +106,20 @@ def test_a_submitted_application_keeps_what_the_cluster_gave(monkeypatch: pytest
     assert "spark.driver.memory" not in session._defaults({"spark.master": "k8s://https://x"})
 
 
+@pytest.mark.parametrize(
+    ("conf", "ours"),
+    [
+        ({}, True),
+        ({"spark.lakemirror.engine": "columns"}, True),
+        ({"spark.lakemirror.engine": "spark"}, False),
+        ({"spark.lakemirror.writer": "merge"}, False),
+    ],
+)
+def test_python_workers_have_what_the_engine_needs_unless_it_is_off(conf: dict[str, str], ours: bool) -> None:
+    daemon = session._defaults(conf).get("spark.python.daemon.module")
+    assert daemon == ("lakemirror.driver.engine.daemon" if ours else None)
+
+
 def test_properties_are_those_of_both_roles_and_a_users_own_come_after_them() -> None:
     conf = {"spark.executor.extraJavaOptions": "-Da=2"}
     driver, executor = sorted(session._java_options(conf, {"a": "1"}).items())

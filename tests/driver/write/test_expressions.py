@@ -18,13 +18,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from lakemirror.api.spark_settings import WRITER
 from lakemirror.driver import faults
 from lakemirror.driver.parse.computed import checked
 from lakemirror.driver.parse.condition import WrongCondition
 from lakemirror.driver.runtime.supported import WrongFilter
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.write import form
-from lakemirror.driver.write.writers import SETTING
 from tests.support.mirroring import Mirroring
 from tests.support.records import UNAVAILABLE, Column
 from tests.support.shop import Shop, decimal, table
@@ -124,11 +124,11 @@ def test_it_is_right_whatever_a_row_was_made_of(writer: str, spark: SparkSession
     batches[0] += [*shop.create(parts, id=1, count=4), *shop.create(parts, id=2, count=0)]
     batches[0] += shop.create(table("lost", COUNT), id=1, count=4)
     mirroring = Mirroring(tmp_path, {"tables": tables}).deliver(batches)
-    spark.conf.set(SETTING, writer)
+    spark.conf.set(WRITER, writer)
     try:
         summary = mirroring.run(spark)
     finally:
-        spark.conf.unset(SETTING)
+        spark.conf.unset(WRITER)
     assert {name for name, each in summary.tables.items() if each.error} == {"demo.public.lost"}
     assert "columns.expressions[share] cannot be evaluated" in (
         summary.tables["demo.public.lost"].error or ""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from lakemirror.driver.write.writers import SETTING
+from lakemirror.api.spark_settings import WRITER
 from tests.support.mirroring import Mirroring
 from tests.support.records import UNAVAILABLE, Column
 from tests.support.shop import Shop, decimal, table
@@ -62,11 +62,11 @@ def test_columns_that_the_manifest_adds(writer: str, spark: SparkSession, tmp_pa
     }
     tables = {"tables": [{"source": name, "columns": COLUMNS, **each} for name, each in modes.items()]}
     mirroring = Mirroring(tmp_path, tables, name="shop").deliver(batches)
-    spark.conf.set(SETTING, writer)
+    spark.conf.set(WRITER, writer)
     try:
         summary = mirroring.run(spark)
     finally:
-        spark.conf.unset(SETTING)
+        spark.conf.unset(WRITER)
     assert {name for name, each in summary.tables.items() if each.error} == {"demo.public.taken"}
     assert "'LOADED' has the name of a column that" in (summary.tables["demo.public.taken"].error or "")
 

@@ -1,7 +1,7 @@
 """The engine: applies the plain changes of a batch with one Spark job, whatever the number of its tables.
 
-It is used where the Spark setting ``spark.lakemirror.engine`` is ``columns`` (`api.spark_settings`). What it
-does not know is applied by Spark as before, table by table in the same batch: a topic in which any record
+It is used unless the Spark setting ``spark.lakemirror.engine`` is ``spark`` (`api.spark_settings`). What it
+does not know is applied by Spark's own plans, table by table in the same batch: a topic in which any record
 teaches something new, a table whose manifest or mirror asks for more than plain current rows, a mirror that
 somebody else has changed. In the order in which a batch meets them:
 

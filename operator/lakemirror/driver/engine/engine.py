@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.object_stores import one_spelling
 from lakemirror.api.report import Counts
-from lakemirror.api.spark_settings import ENGINE, IN_COLUMNS
+from lakemirror.api.spark_settings import LAKEMIRRORS, in_columns
 from lakemirror.api.spec import Ordering
 from lakemirror.driver import faults
 from lakemirror.driver.columns.stored import rows_schema
@@ -208,9 +208,9 @@ class Engine:
         """The tables of this batch of which other things were done than what was decided first."""
 
     @classmethod
-    def is_asked_for(cls, spark: SparkSession) -> bool:
-        """Return whether the session's settings ask for it."""
-        return (spark.conf.get(ENGINE, "") or "") == IN_COLUMNS
+    def is_on(cls, spark: SparkSession) -> bool:
+        """Return whether the session's settings leave changes to it."""
+        return in_columns({name: spark.conf.get(name, "") or "" for name in LAKEMIRRORS})
 
     def forget(self) -> None:
         """Believe nothing any more: somebody else may have changed mirrors."""

@@ -169,7 +169,7 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.hadoop.parquet.enable.dictionary#__seq": "false",
         "spark.hadoop.parquet.enable.dictionary#__origin.offset": "false",
     }
-    if conf.get(spark_settings.ENGINE) == spark_settings.IN_COLUMNS:
+    if spark_settings.in_columns(conf):
         defaults["spark.python.daemon.module"] = "lakemirror.driver.engine.daemon"
     # spark-submit (Kubernetes) brings its own master, memory, log settings and jars.
     if "PYSPARK_GATEWAY_PORT" in os.environ:

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lakemirror.api.spark_settings import MERGE, WRITER
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.read.base import Batch
@@ -21,8 +22,6 @@ from lakemirror.driver.write.merge import MergeWriter
 from lakemirror.driver.write.own import Own
 from lakemirror.driver.write.writer import Done, Transaction, Writer, Written
 
-SETTING: Final = "spark.lakemirror.writer"
-"""A Spark setting: with the value ``merge``, every table is written with MERGE."""
 _FIRST_LOOK, _FURTHER = 50, 20
 """How many commits are searched for a batch at first, and how many times more each time after that. Other
 shards of a mirror, housekeeping and changed columns commit, too, so nothing bounds the number.
@@ -45,7 +44,7 @@ class DeltaWriters:
 
     def for_changes(self, changes: Changes) -> Writer:
         """Return the writer that carries out ``changes`` fastest."""
-        asked = self._table.spark.conf.get(SETTING, "") == "merge"
+        asked = self._table.spark.conf.get(WRITER, "") == MERGE
         self.merged = asked or bool(changes.untouched) or not direct.possible(self._mirror)
         return MergeWriter(self._mirror) if self.merged else self._direct
 
