@@ -1,4 +1,4 @@
-"""Expressions that are built once and reused in every batch.
+"""Expressions that are built once and reused in every batch, and parts that are planned once and reused.
 
 Building an expression takes a JVM call for each of its parts, 0.1 ms each: seconds for a wide table.
 """
@@ -10,6 +10,8 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from pyspark import SparkContext
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 _AT_MOST = 1000
 """Maximum number of results kept per function."""
@@ -35,3 +37,12 @@ def kept(make: Callable[Given, Made]) -> Callable[Given, Made]:
         return made[key]
 
     return get
+
+
+def shared(value: Column, use: Callable[[Column], Column]) -> Column:
+    """Return what ``use`` makes of a value, which is planned once, however often it is used.
+
+    An expression is a tree: a part that is used four times is there four times, and so is each of its own
+    parts, whose number multiplies with each level.
+    """
+    return F.get(F.transform(F.array(value), use), 0)

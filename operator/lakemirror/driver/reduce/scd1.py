@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from lakemirror.driver.codes import WITH_ROW, Op
-from lakemirror.driver.expressions import kept
+from lakemirror.driver.expressions import kept, shared
 from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.plan.fills import Fill, aged, is_former, stored_seq
 from lakemirror.driver.reduce.bounds import Bound
@@ -262,16 +262,23 @@ def _brings_row(plan: Scd1) -> Column:
 
     Of two rows at one position, the later arrival is newer.
     """
-    mine, stored = _row_seq(plan), seq_of_row()
-    newer = (mine > stored) | ((mine == stored) & _came_after_row(F.col("s.row_origin")))
+    stored = seq_of_row()
+
+    def brings(mine: Column) -> Column:
+        return (mine > stored) | ((mine == stored) & _came_after_row(F.col("s.row_origin")))
+
+    newer = shared(_row_seq(plan), brings) if plan.unanchored else brings(_row_seq(plan))
     return F.coalesce(newer, F.lit(False))
 
 
 def _is_before(plan: Scd1, end: Column) -> Column:
     """BOOLEAN: whether a delete came before the stored row; of two at one position, the earlier arrival."""
-    mine, stored = end["seq"], seq_of_row()
-    mine = _placed(mine, end["opened"]) if plan.unanchored else mine
-    return (mine < stored) | ((mine == stored) & ~_came_after_row(end))
+    stored = seq_of_row()
+
+    def is_before(mine: Column) -> Column:
+        return (mine < stored) | ((mine == stored) & ~_came_after_row(end))
+
+    return shared(_placed(end["seq"], end["opened"]), is_before) if plan.unanchored else is_before(end["seq"])
 
 
 def _came_after_row(origin: Column) -> Column:
@@ -381,18 +388,27 @@ def _fill(plan: Scd1) -> dict[str, Column]:
 
 def _fills(plan: Scd1, name: str) -> Column:
     """BOOLEAN: whether an older event has a value for a column of the stored row."""
-    value, row = _late(plan, name), _after_read(plan, seq_of_row())
-    return (value > _after_read(plan, stored_seq(name))) & (event_part(value, row) <= row)
+    row = _after_read(plan, seq_of_row())
+
+    def fills(value: Column) -> Column:
+        stored = _after_read(plan, stored_seq(name))
+        return shared(row, lambda row: (value > stored) & (event_part(value, row) <= row))
+
+    return shared(_late(plan, name), fills)
 
 
 def _late(plan: Scd1, name: str) -> Column:
     """The sequence of a column of a state that is older than the stored row."""
     mine, offset = _mine(name, F.col("s.seq")), F.col("s.opened")[F.lit(name)]
-    if plan.soft is not None:
-        gone, end = _is_left_to_deleted(plan, name), _end(plan)
-        mine = F.when(gone, own(end["seq"])).otherwise(mine)
-        offset = F.when(gone, end["opened"]).otherwise(offset)
-    return _beside(name, mine, offset) if plan.unanchored else mine
+    if plan.soft is None:
+        return _beside(name, mine, offset) if plan.unanchored else mine
+
+    def late(end: Column) -> Column:
+        gone = F.coalesce(mine <= own(end["seq"]), F.lit(False))
+        seq = F.when(gone, own(end["seq"])).otherwise(mine)
+        return _beside(name, seq, F.when(gone, end["opened"]).otherwise(offset)) if plan.unanchored else seq
+
+    return shared(_end(plan), late)
 
 
 def _is_left_to_deleted(plan: Scd1, name: str) -> Column:
@@ -476,11 +492,17 @@ def _beside(name: str, value: Column, offset: Column) -> Column:
     of such a change, otherwise null: what a truncate left without a value keeps its place.
     """
     row = seq_of_row()
-    base = event_part(stored_seq(name), row)
-    follows = (base == row) & _is_here() & (offset > T("__origin")["offset"])
-    # Where a value that was read came is not known any more, but that the change of the row followed it.
-    follows = follows | (is_derived(row, base) & (minor(value) > minor(row)))
-    return placed(value, base, unanchored=offset.isNotNull(), follows=follows)
+
+    def beside(value: Column, base: Column, offset: Column) -> Column:
+        follows = (base == row) & _is_here() & (offset > T("__origin")["offset"])
+        # Where a value that was read came is not known any more, but that the change of the row followed it.
+        follows = follows | (is_derived(row, base) & (minor(value) > minor(row)))
+        return placed(value, base, unanchored=offset.isNotNull(), follows=follows)
+
+    given = F.struct(
+        value.alias("value"), event_part(stored_seq(name), row).alias("base"), offset.alias("at")
+    )
+    return shared(given, lambda each: beside(each["value"], each["base"], each["at"]))
 
 
 def _stored(plan: Scd1, name: str) -> Column:
@@ -495,11 +517,15 @@ def _wins(name: str, mine: Column, row: Column, *, place: bool = False, tied: bo
     ``mine`` is the state's sequence, ``row`` that of the row that gets the value. ``tied`` says that this row
     is newer than the stored one, perhaps at the same position.
     """
+
+    def wins(value: Column) -> Column:
+        newer = value > stored_seq(name)
+        if tied:  # of two changes at one position, the later arrival counts
+            newer = newer | ((value == stored_seq(name)) & (row == seq_of_row()))
+        return newer & (event_part(value, row) <= row)
+
     value = _mine(name, mine, place=place)
-    newer = value > stored_seq(name)
-    if tied:  # of two changes at one position, the later arrival counts
-        newer = newer | ((value == stored_seq(name)) & (row == seq_of_row()))
-    return newer & (event_part(value, row) <= row)
+    return shared(value, wins) if place else wins(value)
 
 
 def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) -> Column:
