@@ -153,7 +153,7 @@ class Reader:
             self._rows = RowReader({each.name: Column.of(each) for each in fields})
         image = _NO_ROW
         if change.row is not None:
-            found = self._rows.read(change.row, may_have_gaps=change.may_have_gaps)
+            found = self._rows.read(change.row)
             assert isinstance(found, Image), found
             image = found
         key: Key = tuple((change.key or {}).values())
