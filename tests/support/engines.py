@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.api.spark_settings import BY_SPARK, ENGINE, IN_COLUMNS
@@ -32,3 +33,10 @@ def _engine(spark: SparkSession, value: str) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(ENGINE, former)
+
+
+@pytest.fixture(autouse=True)
+def only_stages_of_spark(request: pytest.FixtureRequest) -> None:
+    """For the conftest of a folder: nothing is applied in columns in tests that have a session."""
+    if "spark" in request.fixturenames:
+        request.getfixturevalue("stages_of_spark")

@@ -571,6 +571,19 @@ def placed(value: Column, base: Column, *, unanchored: Column, follows: Column) 
     return F.when(later, behind(value, base)).otherwise(value)
 
 
+def beside_stored(value: Column, column: Column, row: Column, *, unanchored: Column, later: Column) -> Column:
+    """Return the sequence of a value next to the stored one of its column.
+
+    ``column`` is the sequence of that one and ``row`` that of its row. ``unanchored`` says that an unanchored
+    change carried the value, ``later`` that it came after that of the row in its partition.
+    """
+    base = event_part(column, row)
+    follows = (base == row) & later
+    # Where a value that was read came is not known any more, but that the change of the row followed it.
+    follows = follows | (is_derived(row, base) & (minor(value) > minor(row)))
+    return placed(value, base, unanchored=unanchored, follows=follows)
+
+
 def epoch_of(seq: bytes) -> int:
     """Return the epoch of a sequence."""
     return int.from_bytes(seq[:2], "big")

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.support.engines import only_stages_of_spark
 
-
-@pytest.fixture(autouse=True)
-def only_stages_of_spark(request: pytest.FixtureRequest) -> None:
-    """Nothing is applied in columns, in tests that have a session."""
-    if "spark" in request.fixturenames:
-        request.getfixturevalue("stages_of_spark")
+__all__ = ["only_stages_of_spark"]  # a fixture: that it is here is enough

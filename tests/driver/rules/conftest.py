@@ -1,12 +1,10 @@
-"""What these tests share: they compare the rules with Spark's own plans, which owe the rules nothing."""
+"""What these tests share: they compare the rules with Spark's own plans, which owe the rules nothing.
+
+What is applied in columns is compared in tests/driver/engine.
+"""
 
 from __future__ import annotations
 
-import pytest
+from tests.support.engines import only_stages_of_spark
 
-
-@pytest.fixture(autouse=True)
-def only_stages_of_spark(request: pytest.FixtureRequest) -> None:
-    """Nothing is applied in columns where there is a session: tests/driver/engine compares that."""
-    if "spark" in request.fixturenames:
-        request.getfixturevalue("stages_of_spark")
+__all__ = ["only_stages_of_spark"]  # a fixture: that it is here is enough

@@ -21,14 +21,13 @@ from lakemirror.driver.sequence import (
     MISSING,
     WIDTH,
     are_of_one_epoch,
+    beside_stored,
     event_part,
-    is_derived,
     is_reread,
     is_snapshot,
     minor,
     moved,
     own,
-    placed,
     sent_of,
 )
 from lakemirror.driver.tables.delta import quoted
@@ -211,7 +210,7 @@ def inherit(
     events.
     """
     if opened and stored is not None:
-        state = _beside_stored(state, stored, tracked)
+        state = _beside_rows(state, stored, tracked)
     joined = state.join(_newest(inherited, state, stored, tracked), "key", "full_outer")
     blank = F.coalesce(F.col("seq"), F.lit(MISSING))
     row_type = state.schema["row"].dataType
@@ -249,7 +248,7 @@ def inherit(
     )
 
 
-def _beside_stored(state: DataFrame, stored: DataFrame, tracked: Sequence[str]) -> DataFrame:
+def _beside_rows(state: DataFrame, stored: DataFrame, tracked: Sequence[str]) -> DataFrame:
     """Place what unanchored changes say beside the stored row: what a move brings is compared with it there.
 
     ``opened`` of a column is the offset of the change that said it, in the partition of the state.
@@ -262,10 +261,9 @@ def _beside_stored(state: DataFrame, stored: DataFrame, tracked: Sequence[str]) 
     for name in tracked:
         offset = F.col("opened")[F.lit(name)]
         sent = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
-        base = event_part(_of_column("_there.seq", "_there.seqs", name), row)
-        follows = F.coalesce((base == row) & here & (offset > F.col("_there.offset")), F.lit(False))
-        follows = follows | (is_derived(row, base) & (minor(sent) > minor(row)))
-        value = placed(sent, base, unanchored=offset.isNotNull(), follows=follows)
+        column = _of_column("_there.seq", "_there.seqs", name)
+        later = here & (offset > F.col("_there.offset"))
+        value = beside_stored(sent, column, row, unanchored=offset.isNotNull(), later=later)
         found.append(F.when(row.isNotNull(), F.greatest(sent, value)).otherwise(sent))
     entries = F.map_filter(_seqs(found, tracked), lambda _, value: value != own(F.col("seq")))
     return joined.withColumn("seqs", F.when(F.size(entries) > 0, entries)).drop("_there")
@@ -305,11 +303,9 @@ def _in_place(
         place = F.struct("seq", seqs, *ORIGIN).alias(mark)
         told = told.join(known.select("key", place), "key", "left")
         for i, name in enumerate(tracked):
-            base = event_part(_of_column(f"{mark}.seq", f"{mark}.seqs", name), F.col(f"{mark}.seq"))
-            row = F.col(f"{mark}.seq")
-            follows = (base == row) & _is_later("", f"{mark}.")
-            follows = follows | (is_derived(row, base) & (minor(F.col(f"_{i}.s")) > minor(row)))
-            beside[i].append(placed(F.col(f"_{i}.s"), base, unanchored=F.col("unanchored"), follows=follows))
+            column, row = _of_column(f"{mark}.seq", f"{mark}.seqs", name), F.col(f"{mark}.seq")
+            opened, later = F.col("unanchored"), _is_later("", f"{mark}.")
+            beside[i].append(beside_stored(F.col(f"_{i}.s"), column, row, unanchored=opened, later=later))
     newest = {
         f"_{i}": F.when(
             F.col(f"_{i}").isNotNull(),

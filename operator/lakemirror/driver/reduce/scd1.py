@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -23,8 +23,8 @@ from lakemirror.driver.sequence import (
     anchored_at,
     are_of_one_epoch,
     behind,
+    beside_stored,
     event_part,
-    is_derived,
     is_later,
     is_reread,
     is_snapshot,
@@ -141,6 +141,14 @@ def _is_another(plan: Scd1) -> Column:
     deletes, differ = F.col("s.op") == Op.DELETE, _values_differ(plan)
     back = ~deletes if plan.soft is None else ~deletes | (_brings_row(plan) & differ)
     return F.when(_is_live(), deletes | differ).otherwise(back)
+
+
+def _shared(plan: Scd1, value: Column, use: Callable[[Column], Column]) -> Column:
+    """Return what ``use`` makes of a value, which is planned once where it is large.
+
+    Spark generates no code for what is shared, so that plain batches are better off without it.
+    """
+    return shared(value, use) if plan.unanchored else use(value)
 
 
 def _is_above(plan: Scd1) -> Column:
@@ -267,8 +275,7 @@ def _brings_row(plan: Scd1) -> Column:
     def brings(mine: Column) -> Column:
         return (mine > stored) | ((mine == stored) & _came_after_row(F.col("s.row_origin")))
 
-    newer = shared(_row_seq(plan), brings) if plan.unanchored else brings(_row_seq(plan))
-    return F.coalesce(newer, F.lit(False))
+    return F.coalesce(_shared(plan, _row_seq(plan), brings), F.lit(False))
 
 
 def _is_before(plan: Scd1, end: Column) -> Column:
@@ -278,7 +285,8 @@ def _is_before(plan: Scd1, end: Column) -> Column:
     def is_before(mine: Column) -> Column:
         return (mine < stored) | ((mine == stored) & ~_came_after_row(end))
 
-    return shared(_placed(end["seq"], end["opened"]), is_before) if plan.unanchored else is_before(end["seq"])
+    mine = _placed(end["seq"], end["opened"]) if plan.unanchored else end["seq"]
+    return _shared(plan, mine, is_before)
 
 
 def _came_after_row(origin: Column) -> Column:
@@ -392,9 +400,9 @@ def _fills(plan: Scd1, name: str) -> Column:
 
     def fills(value: Column) -> Column:
         stored = _after_read(plan, stored_seq(name))
-        return shared(row, lambda row: (value > stored) & (event_part(value, row) <= row))
+        return _shared(plan, row, lambda row: (value > stored) & (event_part(value, row) <= row))
 
-    return shared(_late(plan, name), fills)
+    return _shared(plan, _late(plan, name), fills)
 
 
 def _late(plan: Scd1, name: str) -> Column:
@@ -408,7 +416,7 @@ def _late(plan: Scd1, name: str) -> Column:
         seq = F.when(gone, own(end["seq"])).otherwise(mine)
         return _beside(name, seq, F.when(gone, end["opened"]).otherwise(offset)) if plan.unanchored else seq
 
-    return shared(_end(plan), late)
+    return _shared(plan, _end(plan), late)
 
 
 def _is_left_to_deleted(plan: Scd1, name: str) -> Column:
@@ -493,16 +501,13 @@ def _beside(name: str, value: Column, offset: Column) -> Column:
     """
     row = seq_of_row()
 
-    def beside(value: Column, base: Column, offset: Column) -> Column:
-        follows = (base == row) & _is_here() & (offset > T("__origin")["offset"])
-        # Where a value that was read came is not known any more, but that the change of the row followed it.
-        follows = follows | (is_derived(row, base) & (minor(value) > minor(row)))
-        return placed(value, base, unanchored=offset.isNotNull(), follows=follows)
+    def beside(each: Column) -> Column:
+        later = _is_here() & (each["at"] > T("__origin")["offset"])
+        unanchored = each["at"].isNotNull()
+        return beside_stored(each["value"], each["column"], row, unanchored=unanchored, later=later)
 
-    given = F.struct(
-        value.alias("value"), event_part(stored_seq(name), row).alias("base"), offset.alias("at")
-    )
-    return shared(given, lambda each: beside(each["value"], each["base"], each["at"]))
+    given = F.struct(value.alias("value"), stored_seq(name).alias("column"), offset.alias("at"))
+    return shared(given, beside)
 
 
 def _stored(plan: Scd1, name: str) -> Column:
