@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.core.broadcast import Broadcast
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.engine import filter_columns
@@ -16,6 +20,16 @@ from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import PARCELS, RAW, REPORT, Dividing, Report, divided
 from lakemirror.driver.engine.buckets import FOUND, Done, StoredMirror, folded
 from lakemirror.driver.engine.filters import Questions
+
+log = logging.getLogger(__name__)
+
+_LARGE: Final = 1 << 19
+"""The size of a pickled function, in bytes, above which it is broadcast.
+
+Spark broadcasts those above a MiB itself (``spark.broadcast.UDFCompressionThreshold``), but does not delete
+the file that it makes of one before the driver ends: with many tables, one more in each batch.
+"""
+_Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -33,11 +47,14 @@ def run(
 
     Nothing that anybody reads is changed: new files are stored, and named by no log. Raises Spark's errors.
     """
-    if dividing.is_small:  # no shuffle
-        spread = _parcels(raw.coalesce(1), tables, dividing)
-    else:
-        spread = _parcels(raw, tables, dividing).repartitionById(dividing.tasks, F.col("target"))
-    rows = spread.mapInArrow(_Second(tables, places, dividing), FOUND).collect()
+    questions = Questions.of(tables)
+    stages = _First(tables, dividing, questions), _Second(tables, places, dividing)
+    with _sent(raw.sparkSession, stages) as (first, second):
+        if dividing.is_small:  # no shuffle
+            spread = _parcels(raw.coalesce(1), first, questions)
+        else:
+            spread = _parcels(raw, first, questions).repartitionById(dividing.tasks, F.col("target"))
+        rows = spread.mapInArrow(second, FOUND).collect()
     reports: dict[str | None, Report] = {}
     done: dict[int, list[Done]] = {}
     for row in rows:
@@ -50,14 +67,46 @@ def run(
     return JobResult(reports, done)
 
 
-def _parcels(raw: DataFrame, tables: Sequence[Believed], dividing: Dividing) -> DataFrame:
+def _parcels(raw: DataFrame, first: _Stage, questions: Questions) -> DataFrame:
     """Return what the first stage hands on. Spark judges the rows of tables with filters on their way."""
-    questions = Questions.of(tables)
-    first = _First(tables, dividing, questions)
     if not questions:
         return raw.select(*RAW).mapInArrow(first, PARCELS)
     asking = raw.select(*RAW).mapInArrow(first, filter_columns.schema_of(questions))
     return filter_columns.judged(asking, questions)
+
+
+@contextmanager
+def _sent(spark: SparkSession, stages: Sequence[_Stage]) -> Iterator[Sequence[_Stage]]:
+    """Yield the functions of stages as Spark gets them, and delete afterwards what was made to send them."""
+    broadcasts: list[Broadcast[bytes]] = []
+
+    def pickled(stage: _Stage) -> _Pickled:
+        content = pickle.dumps(stage, pickle.HIGHEST_PROTOCOL)
+        if len(content) <= _LARGE:
+            return _Pickled(content)
+        broadcasts.append(spark.sparkContext.broadcast(content))
+        return _Pickled(broadcasts[-1])
+
+    try:
+        yield [pickled(each) for each in stages]
+    finally:
+        for each in broadcasts:
+            try:
+                each.destroy()
+            except Exception as error:  # whatever became of the job, it is over
+                log.debug("what was sent to tasks could not be deleted: %s", error)
+
+
+@dataclass(frozen=True, repr=False)
+class _Pickled:
+    """The function of a stage, which has keys of file systems in it."""
+
+    content: bytes | Broadcast[bytes]
+
+    def __call__(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        content = self.content if isinstance(self.content, bytes) else self.content.value
+        stage: _Stage = pickle.loads(content)
+        return stage(blocks)
 
 
 @dataclass(frozen=True)
