@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -431,3 +433,20 @@ def test_a_job_that_fails_is_done_by_spark(
     mirroring.run(columns)
     assert differences(columns, mirroring, by_rules(mirroring)) == []
     assert in_columns(columns, mirroring, "items") == 0
+
+
+def test_a_file_system_without_hard_links_is_left_to_spark(
+    columns: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The engine could not commit, and would store its files in vain in each batch."""
+    played = history(7, Shape(full=True, schemas=False, name="items"))
+    mirroring = Mirroring(tmp_path).deliver(parts(played.records, 4))
+
+    def link(*_: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "link", link)
+    mirroring.run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert in_columns(columns, mirroring, "items") == 0
+    assert "is applied by Spark" not in caplog.text

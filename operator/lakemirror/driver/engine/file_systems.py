@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.engine.commits import DeltaTable
 from lakemirror.driver.engine.mirror_files import NotForEngine
-from lakemirror.driver.writer.entry import name_of
+from lakemirror.driver.writer.entry import LOG, name_of
 from lakemirror.driver.writer.java_s3 import Client
 from lakemirror.driver.writer.java_store import S3LogStore, checkpoint_by_delta
 from lakemirror.driver.writer.s3_access import S3, SCHEME, NotTranslated
-from lakemirror.driver.writer.stores import FileSystem, LocalDisk
+from lakemirror.driver.writer.stores import FileSystem, LocalDisk, has_hard_links
 
 _LOCAL: Final = "/"
 
@@ -34,6 +34,8 @@ class FileSystems:
         """Hadoop's clients, by their bucket."""
         self._buckets: dict[str, S3] = {}
         """The buckets of this batch, by their name."""
+        self._with_links: set[int] = set()
+        """The local file systems that have hard links, by their number."""
         self._lock = Lock()
 
     def renew(self) -> None:
@@ -51,9 +53,21 @@ class FileSystems:
         """Return the table at a path. Raises as `of` does."""
         by_delta = partial(checkpoint_by_delta, self._spark, path)
         if path.startswith(_LOCAL):
+            self._require_links(Path(path) / LOG)
             return DeltaTable.on_disk(Path(path), by_delta)
         files = self.of(path).files(path)
         return DeltaTable(path, files, S3LogStore(self._spark, path, files), by_delta)
+
+    def _require_links(self, log: Path) -> None:
+        """Raise NotForEngine if the file system of a log that is there cannot link files, as commits do.
+
+        Some volumes that the pods of a cluster share have no hard links.
+        """
+        if not log.is_dir() or log.stat().st_dev in self._with_links:
+            return
+        if not has_hard_links(log):
+            raise NotForEngine("its file system has no hard links")
+        self._with_links.add(log.stat().st_dev)
 
     def renew_table(self, table: DeltaTable) -> None:
         """Have a table reached with what holds for this batch. Raises as `of` does."""

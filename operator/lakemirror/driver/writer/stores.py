@@ -243,6 +243,21 @@ class LocalLogStore:
         return [Listed(name, stamp.size) for name, stamp in stamps if stamp is not None]
 
 
+def has_hard_links(folder: Path) -> bool:
+    """Return whether files can be linked in the folder of a log. Delta passes over what is tried."""
+    file, link = (folder / f".{uuid.uuid4()}.tmp" for _ in range(2))
+    try:
+        file.touch(exist_ok=False)
+        os.link(file, link)
+        return True
+    except OSError:
+        return False
+    finally:
+        for each in (file, link):
+            with contextlib.suppress(OSError):
+                each.unlink()
+
+
 def _stamp(path: Path) -> Stamp | None:
     try:
         found = path.stat()
