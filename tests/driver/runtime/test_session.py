@@ -107,6 +107,21 @@ def test_a_submitted_application_keeps_what_the_cluster_gave(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
+    ("limit", "heap"),
+    [("max", 4096), (str(64 << 30), 4096), (str(3 << 30), 2048), (str(1 << 30), 1024)],
+)
+def test_a_heap_leaves_room_in_the_memory_of_a_container(
+    limit: str, heap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory that a container sees is that of its node."""
+    node = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": (64 << 30) // 4096}
+    monkeypatch.setattr(os, "sysconf", node.__getitem__)
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    monkeypatch.setattr(session, "_LIMITS", (tmp_path / "memory.max", tmp_path / "none"))
+    assert session._driver_memory_mb() == heap
+
+
+@pytest.mark.parametrize(
     ("conf", "ours"),
     [
         ({}, True),

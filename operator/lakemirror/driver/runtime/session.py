@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,10 @@ It allocates as much as the record claims to hold, before it finds that there is
 bytes. JSON has the same limit for texts (`parse.envelopes.base.CHARACTERS`).
 """
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Where a container finds the limit of its memory, in bytes, by the version of its control groups."""
+_BESIDE_HEAP_MIB: Final = 1024
+"""What a driver needs beside its heap, at least (`controller.sparkconf`)."""
 
 
 class JavaMissing(LakemirrorError):
@@ -215,6 +219,19 @@ def _cores(master: str) -> int:
 
 
 def _driver_memory_mb() -> int:
-    """Return a quarter of the machine's memory in MiB, but at least 1 and at most 4 GiB."""
+    """Return a quarter of the machine's memory in MiB, but at least 1 and at most 4 GiB.
+
+    A container with a limit keeps 1 GiB of it for what is beside the heap, unless the heap gets too small.
+    """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-    return max(1024, min(4096, machine // 4))
+    most = min(4096, machine // 4, *(each - _BESIDE_HEAP_MIB for each in _limits_mib()))
+    return max(1024, most)
+
+
+def _limits_mib() -> Iterator[int]:
+    """Yield the limit of this container's memory in MiB, if there is one."""
+    for path in _LIMITS:
+        try:
+            yield int(path.read_text()) // 2**20
+        except (OSError, ValueError):  # there is no such file, or it says max
+            continue
