@@ -1,6 +1,7 @@
-"""Processes a micro-batch: parse, profile, plan, reduce, write, record.
+"""Processes a micro-batch: in columns (`engine`), and what that leaves by parse, profile, plan, reduce, write.
 
-Nothing is written until all tables are planned and reduced. At that point, each table has one materialized
+The engine reads the batch first, and stores data files that no log names yet. Nothing that anybody reads is
+written until all other tables are planned and reduced. At that point, each of these has one materialized
 state frame, and everything that a policy may refuse is known. The quarantine is written next, then tombstones
 and rows, and finally the audit record. The rows of each table are written in one commit under the batch's
 transaction ID, so a replay changes nothing.

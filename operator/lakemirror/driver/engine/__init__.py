@@ -1,7 +1,8 @@
 """The engine: applies the plain changes of a batch with one Spark job, whatever the number of its tables.
 
-It is used unless the Spark setting ``spark.lakemirror.engine`` is ``spark`` (`api.spark_settings`). What it
-does not know is applied by Spark's own plans, table by table in the same batch: a topic in which any record
+It is used for mirrors in Delta tables, unless a setting asks for Spark's own plans
+(`api.spark_settings.in_columns`) or records are replayed. What it does not know is applied by these plans,
+table by table in the same batch: a topic in which any record
 teaches something new, a table whose manifest or mirror asks for more than plain current rows, a mirror that
 somebody else has changed. In the order in which a batch meets them:
 

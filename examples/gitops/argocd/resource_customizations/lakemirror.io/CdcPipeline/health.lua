@@ -1,6 +1,6 @@
 -- The health of a CdcPipeline. Its status is in the format of kstatus: observedGeneration, and the conditions
 -- Ready, Reconciling and Stalled, of which the last two are present only while they are true.
--- What each condition and reason means: README.md and docs/gitops.md of Lakemirror.
+-- What each condition and reason means: docs/conditions and docs/gitops.md of Lakemirror.
 local hs = {status = "Progressing", message = "Waiting for the operator of Lakemirror"}
 
 if obj.status == nil or obj.status.conditions == nil then
