@@ -72,9 +72,11 @@ class Ordering(Model):
     )
 
     by: Literal["auto", "lsn", "binlog", "timestamp", "offset", "columns"] = "auto"
-    """auto: by the position that events of the kind of database carry. A record without it is bad. columns:
-    by values of the row, such as a version or the time of the last update; a null comes before all others,
-    and at equal values the offset decides.
+    """auto: by the position in the database's log if records have one, otherwise by the source's time,
+    otherwise by Kafka's offset. lsn, binlog: by that position; a record without it goes to quarantine.
+    timestamp: by the source's time. offset: by Kafka's offset within a partition. columns: by values of the
+    row, such as a version or the time of the last update; a null comes before all others, and at equal values
+    the offset decides.
     """
     columns: (
         Annotated[
@@ -202,14 +204,14 @@ class Vacuum(Model):
             "is not a valid time to keep files: write whole hours or days, no less than 1h, like 36h or 7d",
         ),
     ] = "7d"
-    """How long old versions remain readable, at least 1h. Longer reads of a version, and streams that fall
-    further behind, lose its files.
+    """How long old versions remain readable, at least 1h. Reads of a version that take longer, and streams
+    that fall further behind, lose its files.
     """
 
 
 class Maintenance(Model):
     """Maintenance of mirrors and of the tables next to them, one table at a time between batches. A run that
-    ends by itself does what is due at its end. Tasks that are not listed do not run.
+    ends by itself does what is due before it exits. Mirrors are compacted and vacuumed only if that is set.
     """
 
     optimize: Optimize | None = None
@@ -335,7 +337,7 @@ class Executors(Model):
     cores: Cores = 2
     """CPU cores of each executor."""
     memory: Memory = "4g"
-    """Heap of each executor's JVM, such as 512m or 4g."""
+    """Heap of each executor's JVM, such as 512m or 4g. The container gets more, also for Python workers."""
     pod_template: PodTemplate | None = None
     """A pod template for executors only, merged over spark.podTemplate."""
 
@@ -352,7 +354,7 @@ class Driver(Model):
     cores: Cores = 1
     """CPU cores of the driver."""
     memory: Memory = "2g"
-    """Heap of the driver's JVM, such as 512m or 4g."""
+    """Heap of the driver's JVM, such as 512m or 4g. The container gets more, also for Python."""
     pod_template: PodTemplate | None = None
     """A pod template for the driver only, merged over spark.podTemplate."""
 

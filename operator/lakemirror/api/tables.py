@@ -328,9 +328,9 @@ class Columns(Model):
     types: Annotated[dict[ColumnName, SqlType], Field(max_length=2000)] | None = None
     """Spark SQL types of columns, instead of those found in the events."""
     encodings: Annotated[dict[ColumnName, TextEncoding], Field(min_length=1, max_length=2000)] | None = None
-    """How the texts of columns are written whose types has decimal or binary: text is the number as it is
+    """How texts are encoded in columns that are decimal or binary by types: text is the number as it is
     written, or the bytes of the text in UTF-8; base64, base64url and hex encode bytes, which in a decimal are
-    its unscaled value. Text that has several meanings goes to the quarantine while this says nothing.
+    its unscaled value. Without an encoding, text that has several meanings goes to quarantine.
     """
     metadata: Annotated[dict[NewColumnName, MetadataColumn], Field(min_length=1, max_length=32)] | None = None
     """Additional columns with metadata of the change that a row was written for (sourceTime, op, topic,
@@ -465,8 +465,8 @@ class Table(Model):
     ]
     """Which table: its name, or the last parts of it: orders, public.orders or shop.public.orders.
     A part that has a dot itself stands in double quotes, as in public."v1.orders". Or many tables: a regular
-    expression between slashes that matches their whole names, whose named groups may stand in target, as in
-    /shop_(?<region>\\w+)\\.public\\.(?<table>.+)/. A table that is listed by its name is not meant.
+    expression between slashes that matches their whole names, and whose named groups target may use, as in
+    /shop_(?<region>\\w+)\\.public\\.(?<table>.+)/. It does not select tables that are listed by name.
     """
     topics: (
         Annotated[list[TopicName], Field(min_length=1, max_length=100, json_schema_extra=IS_SET)] | None
@@ -483,11 +483,11 @@ class Table(Model):
     delete: Delete | None = None
     on_conflict: Literal["replace", "fail"] = "replace"
     """What a create does to a row that exists already: replace takes its row; fail holds the table's records
-    of that batch until the missing delete or a later change of the row arrives, or this is replace again.
+    of that batch until the missing delete or a later change of the row arrives, or this becomes replace.
     """
     filter: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(sql_condition)] | None = None
     """A condition of Spark SQL on the row, with the columns of the mirror: rows that meet it are mirrored. An
-    event whose row does not (false or null) is what a delete is; with mode append it is left out. No
+    event whose row does not meet it (false or null) acts as a delete; with mode append it is left out. No
     subqueries, aggregates, or functions of the moment such as rand and now. PostgreSQL has to send whole
     rows (REPLICA IDENTITY FULL). To change it, set a new target and resyncToken.
     """
@@ -507,17 +507,17 @@ class Table(Model):
     ) = None
     """Conditions that rows should meet. Checked for each change that passes the filter, not for deletes."""
     tracked_columns: ColumnList | None = None
-    """With mode scd2: columns whose changes begin a version; a change of others alone is taken into the
-    version. Default: every change begins one. To change it, set a new target and resyncToken.
+    """With mode scd2: columns whose changes begin a version; a change of others alone is merged into the
+    version at its position. Default: every change begins one. To change it, set a new target and resyncToken.
     """
     initial_valid_from: Moment | None = None
-    """With mode scd2: since when a row counts as valid that was there before its first change was seen, such
-    as 1900-01-01T00:00:00Z. Default: since that change. To change it, set a new target and resyncToken.
+    """With mode scd2: the time from which a row is valid that existed before its first change was seen, such
+    as 1900-01-01T00:00:00Z. Default: the time of that change. To change it, set a new target and resyncToken.
     """
     merge_shards: bool = False
-    """The tables that source means are shards of one: they share a mirror, whose key has the shard's name in
-    the column __source before all others. What happens in a shard changes its own rows alone. Not from files
-    of rows. To change it, set a new target and resyncToken.
+    """The tables that source selects are shards of one: they share a mirror, whose key begins with the name
+    of the shard, in the column __source. What happens in a shard changes its own rows alone. Files of rows
+    are not supported. To change it, set a new target and resyncToken.
     """
     suspend: bool = False
     """Pause the table; the others continue. Its records are held and applied when it resumes."""
