@@ -1,10 +1,10 @@
-"""Processes a micro-batch: in columns (`engine`), and what that leaves by parse, profile, plan, reduce, write.
+"""Processes a micro-batch: in columns (`engine`), and what that leaves by Spark's own plans.
 
-The engine reads the batch first, and stores data files that no log names yet. Nothing that anybody reads is
-written until all other tables are planned and reduced. At that point, each of these has one materialized
-state frame, and everything that a policy may refuse is known. The quarantine is written next, then tombstones
-and rows, and finally the audit record. The rows of each table are written in one commit under the batch's
-transaction ID, so a replay changes nothing.
+These parse, profile, plan, reduce and write. The engine reads the batch before, and stores data files that no
+log names yet. Nothing that anybody reads is written until all other tables are planned and reduced. At that
+point, each of these has one materialized state frame, and everything that a policy may refuse is known. The
+quarantine is written next, then tombstones and rows, and finally the audit record. The rows of each table are
+written in one commit under the batch's transaction ID, so a replay changes nothing.
 
 Two laws hold (ARCHITECTURE.md). Isolation: a table that fails is tried once more and is held if it fails
 again, while the other tables continue (`isolation`). Conservation: each record has exactly one outcome, and
