@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import stat
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lakemirror.driver.writer.actions import Action, CommitInfo, Metadata, Protocol, Transaction
+from lakemirror.driver.writer.data_files import File
 from lakemirror.driver.writer.entry import (
     Committed,
     Conflict,
@@ -23,7 +27,7 @@ from lakemirror.driver.writer.entry import (
     name_of,
     text_of,
 )
-from lakemirror.driver.writer.stores import LocalLogStore
+from lakemirror.driver.writer.stores import LocalFiles, LocalLogStore
 
 FIRST: tuple[Action, ...] = (Protocol(1, 2), Metadata({"id": "m"}))
 
@@ -177,6 +181,27 @@ def test_an_entry_that_was_there_and_is_gone(log: Store) -> None:
     log.after = lambda name: (log._log / name).unlink()
     with pytest.raises(FileNotFoundError):
         do(log, at(log, 0))
+
+
+@pytest.mark.parametrize(("why", "is_known"), [(errno.EINVAL, True), (errno.EIO, False)])
+def test_a_file_system_may_not_sync_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int, is_known: bool
+) -> None:
+    sync = os.fsync
+
+    def fails(opened: int) -> None:
+        if stat.S_ISDIR(os.fstat(opened).st_mode):
+            raise OSError(why, os.strerror(why))
+        sync(opened)
+
+    monkeypatch.setattr(os, "fsync", fails)
+    files, file = LocalFiles(tmp_path), File("part-1.parquet", b"rows")
+    if not is_known:
+        with pytest.raises(OSError, match="error"):
+            files.write(file)
+        return
+    files.write(file)
+    assert files.read("part-1.parquet") == b"rows"
 
 
 def test_one_of_many_writers_succeeds(log: Store) -> None:

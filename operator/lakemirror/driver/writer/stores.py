@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from collections import OrderedDict
@@ -19,6 +20,8 @@ import pyarrow.parquet as pq
 from lakemirror.driver.writer.data_files import File
 from lakemirror.driver.writer.entry import Listed, Stamp, prefix_of
 
+_NOT_SYNCED: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS})
+"""What file systems say that do not sync folders: their names are as durable as they make them."""
 _MOST_FOOTERS: Final = 16 * 1024 * 1024
 """Maximum size of the footers that are kept, in bytes as they are stored."""
 
@@ -274,9 +277,12 @@ def _write(path: Path, content: object) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the names in a folder durable, if its file system has a way to do so."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
+    except OSError as error:
+        if error.errno not in _NOT_SYNCED:
+            raise
     finally:
         os.close(opened)
