@@ -275,7 +275,8 @@ def test_a_table_that_could_not_be_applied_is_planned_for_spark_the_next_time(
 ) -> None:
     """It would be planned twice in each batch, the second time without other tables beside it."""
     known = believed_table(tmp_path, newest=None)
-    about: Any = SimpleNamespace(name=known.believed.name, mirror=SimpleNamespace(path=known.rows.folder))
+    mirror = SimpleNamespace(path=f"file:{known.rows.folder}")
+    about: Any = SimpleNamespace(name=known.believed.name, mirror=mirror)
     nothing: Any = SimpleNamespace(truncates=0, moves=0, rekeyed=False)
     plan: Any = SimpleNamespace(seen=nothing)
     decision: Any = SimpleNamespace(name=known.believed.name, plan=plan, bad=0, refused=0)

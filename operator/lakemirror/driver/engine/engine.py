@@ -21,7 +21,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.api.object_stores import one_spelling
 from lakemirror.api.report import Counts
 from lakemirror.api.spark_settings import LAKEMIRRORS, in_columns
 from lakemirror.api.spec import Ordering
@@ -259,7 +258,7 @@ class Engine:
         reason = reason_of_batch(table, decision.plan)
         if reason is not None:
             raise NotForEngine(reason)
-        folder = _folder(table)
+        folder = self._folder(table)
         system = self._systems.of(folder)
         rows, ends = (self._systems.table(each) for each in (folder, f"{folder}/{TOMBSTONES}"))
         state = rows.refresh()
@@ -278,6 +277,10 @@ class Engine:
         if _has_facts(found) and ends.refresh() is None:
             raise NotForEngine("its tombstones are gone")
         return found
+
+    def _folder(self, table: MirroredTable) -> str:
+        """Return where a mirror is; empty if it is no Delta table with a path."""
+        return self._systems.folder(str(getattr(table.mirror, "path", None) or "").rstrip("/"))
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -308,7 +311,7 @@ class Engine:
             return False
         if table.name in self._unfit:
             return False
-        reason = reason_of_batch(table, plan) or reason_against_place(_folder(table))
+        reason = reason_of_batch(table, plan) or reason_against_place(self._folder(table))
         if reason is not None:
             log.debug("table %s is not applied in columns: %s", table.name, reason)
         return reason is None
@@ -555,12 +558,6 @@ def _place(table: _Table, batch: int | None) -> StoredMirror:
         listed = TombstoneFiles(Layout.of(ends.snapshot), tuple(ends.snapshot.files.values()), batch)
     tolerance = table.mirrored.spec.ordering.tolerance_ms * 1000
     return StoredMirror(table.system, table.rows.folder, table.files, listed, tolerance)
-
-
-def _folder(table: MirroredTable) -> str:
-    """Return where a mirror is; empty if it is no Delta table with a path."""
-    path = str(getattr(table.mirror, "path", None) or "").rstrip("/")
-    return one_spelling(path) if path.startswith("file:") else path
 
 
 def _overview(table: Believed, report: Report, orders: Orders) -> TableOverview:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
+from lakemirror.api.object_stores import one_spelling
 from lakemirror.driver.engine.commits import DeltaTable
 from lakemirror.driver.engine.mirror_files import NotForEngine
 from lakemirror.driver.writer.entry import LOG, name_of
@@ -18,6 +20,8 @@ from lakemirror.driver.writer.s3_access import S3, SCHEME, NotTranslated
 from lakemirror.driver.writer.stores import FileSystem, LocalDisk, has_hard_links
 
 _LOCAL: Final = "/"
+_FILE: Final = "file:"
+_DEFAULT: Final = "fs.defaultFS"
 
 
 def reason_against_place(path: str) -> str | None:
@@ -41,6 +45,22 @@ class FileSystems:
     def renew(self) -> None:
         """Begin a batch: keys may have changed."""
         self._buckets = {}
+
+    def folder(self, path: str) -> str:
+        """Return the path of a mirror as it is used here: of one on a local disk, without a scheme.
+
+        A path without a scheme belongs to the default file system, as everywhere in Spark.
+        """
+        if path.startswith(_FILE):
+            return one_spelling(path)
+        return f"{self._default}{path}" if path.startswith(_LOCAL) else path
+
+    @cached_property
+    def _default(self) -> str:
+        """The default file system; nothing for the local disk."""
+        conf: Any = self._spark._jsparkSession.sessionState().newHadoopConf()
+        found = str(conf.get(_DEFAULT, _FILE)).rstrip("/")
+        return "" if urlsplit(found).scheme in ("", "file") else found
 
     def of(self, path: str) -> FileSystem:
         """Return the file system that a path is on. Raises NotForEngine, and errors of Hadoop's client."""
