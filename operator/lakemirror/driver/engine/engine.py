@@ -247,7 +247,8 @@ class Engine:
             self._tables[name] = self._learned(decision, table, documents)
         except (NotForEngine, NotPlain, Damaged) as reason:
             log.debug("table %s is not applied in columns: %s", name, reason)
-        except Exception:  # nothing has to be believed
+        except Exception as error:  # nothing has to be believed
+            self._doubt(self._folder(table), error)
             log.warning("nothing could be learned of table %s", name, exc_info=True)
         if name not in self._tables:
             self._unfit.add(name)
@@ -403,10 +404,16 @@ class Engine:
         except Exception as error:
             if stops_pipeline(error, self._spark):
                 raise
+            self._doubt(table.rows.folder, error)
             log.debug("table %s is not applied in columns: %s", table.believed.name, error)
             state = None
         is_same = state is not None and before is not None and state.known == before.known
         return is_same and not _lacks_ends(table)
+
+    def _doubt(self, folder: str, error: Exception) -> None:
+        """Find out anew whether a mirror can be reached, if an error says that its storage has failed."""
+        if isinstance(error, OSError):
+            self._systems.doubt(folder)
 
     def _use(self, table: _Table) -> None:
         """Read and write the files of a table with what holds by now."""

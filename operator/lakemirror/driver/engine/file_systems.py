@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -16,12 +20,19 @@ from lakemirror.driver.engine.mirror_files import NotForEngine
 from lakemirror.driver.writer.entry import LOG, name_of
 from lakemirror.driver.writer.java_s3 import Client
 from lakemirror.driver.writer.java_store import S3LogStore, checkpoint_by_delta
+from lakemirror.driver.writer.log_files import LAST_CHECKPOINT
 from lakemirror.driver.writer.s3_access import S3, SCHEME, NotTranslated
 from lakemirror.driver.writer.stores import FileSystem, LocalDisk, has_hard_links
+
+log = logging.getLogger(__name__)
 
 _LOCAL: Final = "/"
 _FILE: Final = "file:"
 _DEFAULT: Final = "fs.defaultFS"
+_FEW_ATTEMPTS: Final = 2
+"""How often the first request to a bucket is sent again. Those that follow may be sent again for minutes."""
+_FIRST_DELAY, _LONGEST_DELAY = 60.0, 3600.0
+"""After how many seconds a bucket is tried again that tasks cannot reach: at first, and at most."""
 
 
 def reason_against_place(path: str) -> str | None:
@@ -32,14 +43,18 @@ def reason_against_place(path: str) -> str | None:
 class FileSystems:
     """Finds the file system of a mirror. What is found holds for one batch."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession, clock: Callable[[], float] = time.monotonic) -> None:
+        self._spark, self._clock = spark, clock
         self._clients: dict[str, Client] = {}
         """Hadoop's clients, by their bucket."""
         self._buckets: dict[str, S3] = {}
         """The buckets of this batch, by their name."""
         self._with_links: set[int] = set()
         """The local file systems that have hard links, by their number."""
+        self._reached: set[str] = set()
+        """The buckets that the client of tasks is known to reach."""
+        self._waiting: dict[str, tuple[float, float]] = {}
+        """When to try other buckets again, and after which delay that is."""
         self._lock = Lock()
 
     def renew(self) -> None:
@@ -109,7 +124,41 @@ class FileSystems:
                 if name not in self._clients:
                     self._clients[name] = Client(self._spark, path)
                 if name not in self._buckets:
-                    self._buckets[name] = S3(self._clients[name].access())
+                    found = S3(self._clients[name].access())
+                    self._require_reached(name, found, path)
+                    self._buckets[name] = found
                 return self._buckets[name]
         except NotTranslated as reason:
             raise NotForEngine(f"tasks cannot reach its mirror: {reason}") from None
+
+    def doubt(self, path: str) -> None:
+        """Find out anew whether tasks reach the bucket of a path, after a request has failed."""
+        name = path.removeprefix(SCHEME).partition("/")[0]
+        with self._lock:
+            self._reached.discard(name)
+            self._buckets.pop(name, None)
+
+    def _require_reached(self, name: str, found: S3, path: str) -> None:
+        """Raise NotForEngine if the client of tasks does not reach a bucket.
+
+        Hadoop's client may reach it in ways that no setting tells, such as by a certificate among those of
+        the JVM. Otherwise each look at a table would take as long as its requests are sent again.
+        """
+        if name in self._reached:
+            return
+        due, delay = self._waiting.get(name, (0.0, _FIRST_DELAY))
+        if self._clock() < due:
+            raise NotForEngine("tasks could not reach its bucket")
+        try:
+            quickly = S3(replace(found.access, attempts=_FEW_ATTEMPTS))
+            quickly.files(path).stamp(f"{LOG}/{LAST_CHECKPOINT}")
+        except OSError as error:
+            self._waiting[name] = self._clock() + delay, min(2 * delay, _LONGEST_DELAY)
+            log.warning(
+                "tables in the bucket %s are applied by Spark's plans, because tasks do not reach it, which "
+                "is tried again in %d s: %s",
+                *(name, delay, error),
+            )
+            raise NotForEngine("tasks could not reach its bucket") from None
+        self._reached.add(name)
+        self._waiting.pop(name, None)
