@@ -278,7 +278,7 @@ class Crashing(LocalLogStore):
 
     def replace(self, name: str, content: bytes) -> None:
         if name == self._name and not self._done:
-            self._aside(name, content[: len(content) // 2])
+            (self._log / f".{name}.half.tmp").write_bytes(content[: len(content) // 2])
             raise InjectedCrash("before-entry")
         super().replace(name, content)
         if name == self._name:

@@ -183,6 +183,21 @@ def test_an_entry_that_was_there_and_is_gone(log: Store) -> None:
         do(log, at(log, 0))
 
 
+def test_a_full_disk_gets_no_files_that_nobody_deletes(log: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be one more in each attempt of each batch."""
+
+    def fails(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = at(log, 0)
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="space"):
+        do(log, before)
+    with pytest.raises(OSError, match="space"):
+        log.replace("_last_checkpoint", b"{}")
+    assert [each.name for each in log._log.iterdir()] == [name_of(0)]
+
+
 @pytest.mark.parametrize(("why", "is_known"), [(errno.EINVAL, True), (errno.EIO, False)])
 def test_a_file_system_may_not_sync_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int, is_known: bool

@@ -207,28 +207,31 @@ class LocalLogStore:
     def create(self, name: str, content: bytes) -> bool:
         if (self._log / name).exists():
             return False
-        aside = self._aside(name, content)
-        try:
-            os.link(aside, self._log / name)
-        except FileExistsError:
-            return False
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                aside.unlink()
+        with self._aside(name, content) as aside:
+            try:
+                os.link(aside, self._log / name)
+            except FileExistsError:
+                return False
         _settle(self._log)
         return True
 
     def replace(self, name: str, content: bytes) -> None:
-        os.replace(self._aside(name, content), self._log / name)
+        with self._aside(name, content) as aside:
+            os.replace(aside, self._log / name)
         _settle(self._log)
 
-    def _aside(self, name: str, content: bytes) -> Path:
-        """Store what is to become a file. Delta and its VACUUM pass over it."""
+    @contextmanager
+    def _aside(self, name: str, content: bytes) -> Iterator[Path]:
+        """Store what is to become a file, under another name until then, which nothing else ever deletes."""
         aside = self._log / f".{name}.{uuid.uuid4()}.tmp"
-        _write(aside, content)
-        # What a writer of Hadoop left of a file that is another one now: Hadoop would compare with it.
-        (self._log / f".{name}.crc").unlink(missing_ok=True)
-        return aside
+        try:
+            _write(aside, content)
+            # What a writer of Hadoop left of a file that is another one now: Hadoop would compare with it.
+            (self._log / f".{name}.crc").unlink(missing_ok=True)
+            yield aside
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                aside.unlink()
 
     def read(self, name: str) -> bytes | None:
         try:
