@@ -76,6 +76,18 @@ def test_a_table_may_have_had_no_tombstones(tmp_path: Path) -> None:
     assert is_as_it_was(table)
 
 
+def test_tombstones_that_are_lost_during_a_batch_are_not_begun_anew(tmp_path: Path) -> None:
+    """Spark has to see that they are lost: with a new table of tombstones, nobody would."""
+    _, done = OnDisk(tmp_path / "other", FACTS, random.Random(1))._job([put(20, op="d")])
+    assert all(each.tombstones is not None and each.tombstones.num_rows for each in done)
+    table = believed_table(tmp_path, newest=b"\1" * 26)
+    cast(Any, table.mirrored).tombstones = SimpleNamespace(summary=table.mirrored.tombstone_summary)
+    shutil.rmtree(table.ends.folder)
+    applying, plain = Engine(cast(Any, None), "lakemirror/test", Ordering()), SimpleNamespace(done=done)
+    with pytest.raises(NotForEngine, match="tombstones are gone"):
+        applying._write_tombstones(table, cast(Any, plain), Author("lakemirror/test", 1, {}))
+
+
 def test_a_mirror_that_another_checkpoint_has_taken_over_is_left_for_spark(tmp_path: Path) -> None:
     state = OnDisk(tmp_path, FACTS, random.Random(1)).rows.refresh()
     assert state is not None

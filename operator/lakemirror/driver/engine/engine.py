@@ -498,6 +498,8 @@ class Engine:
             return
         summary = _raised(table.mirrored.tombstones.summary, rows, plain.done)
         if table.ends.refresh() is None:
+            if _has_facts(table):
+                raise NotForEngine("its tombstones are gone")
             made = self._spark.createDataFrame(pa.Table.from_batches([rows]))
             table.mirrored.tombstones.add(made, summary)  # makes the table
             return
