@@ -183,6 +183,17 @@ def test_an_entry_that_was_there_and_is_gone(log: Store) -> None:
         do(log, at(log, 0))
 
 
+@pytest.mark.parametrize("path", ["part-1.parquet", "day=1/part-1.parquet"])
+def test_a_table_that_was_removed_is_not_begun_again(tmp_path: Path, path: str) -> None:
+    """Delta makes no table in a folder with other files."""
+    with pytest.raises(FileNotFoundError):
+        LocalFiles(tmp_path / "t").write(File(path, b"rows"))
+    assert not (tmp_path / "t").exists()
+    (tmp_path / "t").mkdir()
+    LocalFiles(tmp_path / "t").write(File(path, b"rows"))
+    assert (tmp_path / "t" / path).read_bytes() == b"rows"
+
+
 def test_a_full_disk_gets_no_files_that_nobody_deletes(log: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would be one more in each attempt of each batch."""
 

@@ -167,7 +167,8 @@ class LocalFiles:
 
     def write(self, file: File) -> None:
         path = self._table / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent != self._table and self._table.exists():  # a table that was removed stays so
+            path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, file.content)
         _settle(path.parent)
 
