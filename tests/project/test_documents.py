@@ -44,6 +44,7 @@ def test_links_lead_somewhere(path: Path) -> None:
             continue
         assert target.exists(), link
         assert ROOT in target.parents, link
+        assert not (target.is_dir() and ROOT / "docs" in target.parents), f"the site has no page of {link}"
         assert not anchor or anchor in anchors(target), link
 
 
