@@ -58,6 +58,7 @@ def believed_table(folder: Path, newest: bytes | None) -> _Table:
 
 def is_as_it_was(table: _Table) -> bool:
     engine = Engine(cast(Any, None), "lakemirror/test", Ordering())
+    engine._systems.__dict__["_disk"] = LocalDisk()
     engine._tables[table.believed.name] = table
     return engine._is_as_left(table)
 

@@ -37,6 +37,14 @@ def test_a_path_without_a_scheme_is_on_the_local_disk_by_default(spark: SparkSes
     assert systems.folder("") == ""
 
 
+def test_files_have_the_permissions_that_hadoop_gives_them(spark: SparkSession) -> None:
+    """A mirror has files of both, and must not become unreadable for some, or readable for others."""
+    assert FileSystems(spark).of("/lake/t") == LocalDisk(0o644)
+    session = spark.newSession()
+    session.conf.set("fs.permissions.umask-mode", "027")
+    assert FileSystems(session).of("/lake/t") == LocalDisk(0o640)
+
+
 class Store(ThreadingHTTPServer):
     """A bucket in which nothing is, if it answers at all."""
 

@@ -27,7 +27,7 @@ from lakemirror.driver.writer.entry import (
     name_of,
     text_of,
 )
-from lakemirror.driver.writer.stores import LocalFiles, LocalLogStore
+from lakemirror.driver.writer.stores import LocalDisk, LocalFiles, LocalLogStore
 
 FIRST: tuple[Action, ...] = (Protocol(1, 2), Metadata({"id": "m"}))
 
@@ -181,6 +181,21 @@ def test_an_entry_that_was_there_and_is_gone(log: Store) -> None:
     log.after = lambda name: (log._log / name).unlink()
     with pytest.raises(FileNotFoundError):
         do(log, at(log, 0))
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640])
+@pytest.mark.parametrize("umask", [0o077, 0o002])
+def test_permissions_do_not_depend_on_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    """Those of Spark's files do not, either."""
+    before, disk = os.umask(umask), LocalDisk(mode)
+    try:
+        disk.files(str(tmp_path)).write(File("part-1.parquet", b"rows"))
+        made = LocalLogStore(tmp_path, disk.mode)
+        assert made.create(name_of(0), b"{}")
+        made.replace("_last_checkpoint", b"{}")
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {mode}
 
 
 @pytest.mark.parametrize("path", ["part-1.parquet", "day=1/part-1.parquet"])

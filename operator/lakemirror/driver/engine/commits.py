@@ -32,6 +32,7 @@ from lakemirror.driver.writer.transaction import Change, prepare
 
 log = logging.getLogger(__name__)
 
+_DISK = LocalDisk()
 _ATTEMPTS = 5
 """How often rows are added to a table of our own that others change, too."""
 
@@ -67,9 +68,12 @@ class DeltaTable:
         self._state: State | None = None
 
     @classmethod
-    def on_disk(cls, folder: Path, by_delta: Callable[[], object] = _not_needed) -> DeltaTable:
+    def on_disk(
+        cls, folder: Path, by_delta: Callable[[], object] = _not_needed, disk: LocalDisk = _DISK
+    ) -> DeltaTable:
         """Return the table in a folder of a local disk."""
-        return cls(str(folder), LocalDisk().files(str(folder)), LocalLogStore(folder / LOG), by_delta)
+        store = LocalLogStore(folder / LOG, disk.mode)
+        return cls(str(folder), disk.files(str(folder)), store, by_delta)
 
     @property
     def state(self) -> State | None:

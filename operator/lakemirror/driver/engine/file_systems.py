@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from lakemirror.api.object_stores import one_spelling
 from lakemirror.driver.engine.commits import DeltaTable
 from lakemirror.driver.engine.mirror_files import NotForEngine
+from lakemirror.driver.java import java_class
 from lakemirror.driver.writer.entry import LOG, name_of
 from lakemirror.driver.writer.java_s3 import Client
 from lakemirror.driver.writer.java_store import S3LogStore, checkpoint_by_delta
@@ -71,10 +72,19 @@ class FileSystems:
         return f"{self._default}{path}" if path.startswith(_LOCAL) else path
 
     @cached_property
+    def _conf(self) -> Any:
+        return self._spark._jsparkSession.sessionState().newHadoopConf()
+
+    @cached_property
+    def _disk(self) -> LocalDisk:
+        """The local disk, on which files get the permissions that Hadoop gives them."""
+        permissions = java_class(self._spark, "org.apache.hadoop.fs.permission.FsPermission")
+        return LocalDisk(0o666 & ~int(permissions.getUMask(self._conf).toShort()))
+
+    @cached_property
     def _default(self) -> str:
         """The default file system; nothing for the local disk."""
-        conf: Any = self._spark._jsparkSession.sessionState().newHadoopConf()
-        found = str(conf.get(_DEFAULT, _FILE)).rstrip("/")
+        found = str(self._conf.get(_DEFAULT, _FILE)).rstrip("/")
         return "" if urlsplit(found).scheme in ("", "file") else found
 
     def of(self, path: str) -> FileSystem:
@@ -82,14 +92,14 @@ class FileSystems:
         reason = reason_against_place(path)
         if reason is not None:
             raise NotForEngine(reason)
-        return LocalDisk() if path.startswith(_LOCAL) else self._bucket(path)
+        return self._disk if path.startswith(_LOCAL) else self._bucket(path)
 
     def table(self, path: str) -> DeltaTable:
         """Return the table at a path. Raises as `of` does."""
         by_delta = partial(checkpoint_by_delta, self._spark, path)
         if path.startswith(_LOCAL):
             self._require_links(Path(path) / LOG)
-            return DeltaTable.on_disk(Path(path), by_delta)
+            return DeltaTable.on_disk(Path(path), by_delta, self._disk)
         files = self.of(path).files(path)
         return DeltaTable(path, files, S3LogStore(self._spark, path, files), by_delta)
 

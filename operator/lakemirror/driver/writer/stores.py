@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,8 @@ from lakemirror.driver.writer.entry import Listed, Stamp, prefix_of
 
 _NOT_SYNCED: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS})
 """What file systems say that do not sync folders: their names are as durable as they make them."""
+_MODE: Final = 0o644
+"""The permissions of files as Hadoop gives them by default, whatever the umask of the process is."""
 _MOST_FOOTERS: Final = 16 * 1024 * 1024
 """Maximum size of the footers that are kept, in bytes as they are stored."""
 
@@ -136,10 +139,12 @@ def discard(files: Files, paths: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class LocalDisk:
-    """A local disk, or one that all machines have at the same place."""
+    """A local disk, or one that all machines have at the same place. ``mode`` says who may use new files."""
+
+    mode: int = _MODE
 
     def files(self, table: str) -> Files:
-        return LocalFiles(Path(table))
+        return LocalFiles(Path(table), self.mode)
 
 
 @dataclass(frozen=True)
@@ -155,8 +160,8 @@ class LocalFiles:
 
     threads = 1
 
-    def __init__(self, table: Path) -> None:
-        self._table = table
+    def __init__(self, table: Path, mode: int = _MODE) -> None:
+        self._table, self._mode = table, mode
         self._footers = recent_footers()
 
     def footer(self, path: str) -> pq.FileMetaData | None:
@@ -169,7 +174,7 @@ class LocalFiles:
         path = self._table / file.path
         if path.parent != self._table and self._table.exists():  # a table that was removed stays so
             path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, file.content)
+        _write(path, file.content, self._mode)
         _settle(path.parent)
 
     def read(self, path: str) -> bytes:
@@ -199,8 +204,8 @@ class LocalLogStore:
     An entry appears with all of its content, or not at all.
     """
 
-    def __init__(self, log: Path) -> None:
-        self._log = log
+    def __init__(self, log: Path, mode: int = _MODE) -> None:
+        self._log, self._mode = log, mode
 
     def stamp(self, name: str) -> Stamp | None:
         return _stamp(self._log / name)
@@ -226,7 +231,7 @@ class LocalLogStore:
         """Store what is to become a file, under another name until then, which nothing else ever deletes."""
         aside = self._log / f".{name}.{uuid.uuid4()}.tmp"
         try:
-            _write(aside, content)
+            _write(aside, content, self._mode)
             # What a writer of Hadoop left of a file that is another one now: Hadoop would compare with it.
             (self._log / f".{name}.crc").unlink(missing_ok=True)
             yield aside
@@ -273,8 +278,10 @@ def _stamp(path: Path) -> Stamp | None:
     return Stamp(found.st_size, f"{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}")
 
 
-def _write(path: Path, content: object) -> None:
+def _write(path: Path, content: object, mode: int) -> None:
     with path.open("xb") as out:
+        if stat.S_IMODE(os.fstat(out.fileno()).st_mode) != mode:
+            os.fchmod(out.fileno(), mode)
         out.write(content)  # type: ignore[arg-type]  # bytes, or a buffer of Arrow's, which has no types
         out.flush()
         os.fsync(out.fileno())
