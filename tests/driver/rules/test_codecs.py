@@ -76,6 +76,13 @@ STRUCT = {
     "fields": [{"type": "int32", "field": "x"}, {"type": "int32", "name": TIME + "Date", "field": "d"}],
 }
 DAYS = {"type": "int32", "name": TIME + "Date"}
+OF_BYTES = {
+    "type": "struct",
+    "fields": [{"type": "bytes", "field": "b"}, {"type": "int32", "name": TIME + "Date", "field": "d"}],
+}
+LATE_DAY = lost('{"b":"a","d":"10000-01-01"}', {"b": b"a", "d": None})
+UNSPELLED = Read({"b": b"\xff", "d": None}, is_lost=True)
+"""No text says what the bytes are."""
 PAIRS = {"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}}
 LIST_OF_PAIRS = {"type": "map", "keys": DAYS, "values": {"type": "int32"}}
 VARIABLE = {"type": "struct", "name": DATA + "VariableScaleDecimal", "fields": []}
@@ -259,6 +266,20 @@ VARIABLE = {"type": "struct", "name": DATA + "VariableScaleDecimal", "fields": [
         ({"type": "array", "items": {"type": "int32"}}, [1, None], None, Read([1, None])),
         ({"type": "array", "items": {"type": "int32"}}, [1], Arrays(STRING), Read(["1"])),
         ({"type": "array", "items": {"type": "int32"}}, [1, None], STRING, Read('["1",null]')),
+        ({"type": "array", "items": {"type": "bytes"}}, [base64_of(b"a"), None], STRING, Read('["a",null]')),
+        (
+            {"type": "array", "items": {"type": "bytes"}},
+            [base64_of(b"a"), base64_of(b"\xff")],
+            STRING,
+            MISFIT,
+        ),
+        ({"type": "array", "items": VARIABLE}, [{"scale": 30_000, "value": "BQ=="}], STRING, MISFIT),
+        (OF_BYTES, {"b": base64_of(b"a")}, STRING, Read('{"b":"a"}')),
+        (OF_BYTES, {"b": base64_of(b"\xff"), "d": 0}, STRING, MISFIT),
+        (OF_BYTES, {"b": base64_of(b"a"), "d": 2932897}, None, LATE_DAY),
+        (OF_BYTES, {"b": base64_of(b"\xff"), "d": 2932897}, None, UNSPELLED),
+        ({"type": "array", "items": OF_BYTES}, [{"b": base64_of(b"\xff")}], STRING, MISFIT),
+        ({"type": "array", "items": OF_BYTES}, [None], STRING, Read("[null]")),
         ({"type": "array", "items": {"type": "int32"}}, ["x"], None, MISFIT),
         ({"type": "array", "items": {"type": "int32"}}, 5, None, MISFIT),
         ({"type": "array", "items": {"type": "int32"}}, [1], INT, MISFIT),

@@ -379,6 +379,19 @@ def test_a_value_that_no_type_holds_is_refused_null_or_text() -> None:
     assert text.texts == {"day": "infinity"}
 
 
+def test_a_value_that_no_text_spells_is_refused_unless_it_may_be_null() -> None:
+    parts = [
+        {"type": "bytes", "field": "b"},
+        {"type": "int32", "name": "io.debezium.time.Date", "field": "d"},
+    ]
+    of_parts = Column.of(field_of({"type": "struct", "fields": parts, "field": "v"}))
+    row = {"v": {"b": "/w==", "d": 2932897}}
+    for policy in ("quarantine", "text"):
+        found = RowReader({"v": of_parts}).read(row, unrepresentable=policy)  # type: ignore[arg-type]
+        assert found == "column v: Spark cannot represent the value"
+    assert RowReader({"v": of_parts}).read(row, unrepresentable="null") == Image({"v": None})
+
+
 def test_a_value_that_does_not_fit_names_its_column() -> None:
     assert RowReader(COLUMNS).read({"id": "x", "day": 1.5}) == "the value does not fit id (int), day (date)"
     untyped = {"d": Column("d", Decimals(10, 2))}

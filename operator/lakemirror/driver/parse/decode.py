@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Literal
@@ -594,13 +594,24 @@ def _problem(
         reasons.append(doubt)
     unfit = decoder.problem(F.col("_image"), F.col("_wire"))
     reasons.append(unfit if version.remedy is None else F.concat(unfit, F.lit(version.remedy)))
-    if reading.unrepresentable == "quarantine":
-        for name, each in decoded.items():
-            if each.unrepresentable is not None:
-                text = F.coalesce(F.lit(None) if each.text is None else each.text, F.lit("the value"))
-                reason = F.concat(F.lit(f"column {reading.names[name]}: Spark cannot represent "), text)
-                reasons.append(F.when(each.unrepresentable, reason))
-    return F.coalesce(*reasons, *_unheld(decoded, reading))
+    return F.coalesce(*reasons, *_lost(decoded, reading), *_unheld(decoded, reading))
+
+
+def _lost(decoded: Mapping[str, Decoded], reading: Reading) -> Iterator[Column]:
+    """Yield why values cannot be stored that their types have no equivalent for.
+
+    If their texts should be kept instead, these are the ones that have no text.
+    """
+    for name, each in decoded.items():
+        if each.unrepresentable is None:
+            continue
+        text = F.lit(None).cast("string") if each.text is None else each.text
+        shown = F.coalesce(text, F.lit("the value"))
+        reason = F.concat(F.lit(f"column {reading.names[name]}: Spark cannot represent "), shown)
+        if reading.unrepresentable == "quarantine":
+            yield F.when(each.unrepresentable, reason)
+        elif reading.unrepresentable == "text" and each.may_lack_text:
+            yield F.when(each.unrepresentable & text.isNull(), reason)
 
 
 def _unheld(decoded: Mapping[str, Decoded], reading: Reading) -> list[Column]:

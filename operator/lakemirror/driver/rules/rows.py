@@ -133,11 +133,15 @@ def _objection(
     ]
     if misfits:
         return f"the value does not fit {', '.join(misfits)}"
-    if unrepresentable == "quarantine":
-        for name, each in found.items():
-            if each.is_lost:
-                return f"column {name}: Spark cannot represent {each.text or 'the value'}"
+    for name, each in found.items():
+        if each.is_lost and (unrepresentable == "quarantine" or _is_unspelled(each, unrepresentable)):
+            return f"column {name}: Spark cannot represent {each.text or 'the value'}"
     return None
+
+
+def _is_unspelled(found: Read, unrepresentable: Unrepresentable) -> bool:
+    """Return whether the text is missing that should be kept instead of a value."""
+    return unrepresentable == "text" and found.text is None
 
 
 def shown(kind: Kind) -> str:

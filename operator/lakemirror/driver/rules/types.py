@@ -265,16 +265,11 @@ class Octets(Codec):
         found = numbers.octets_of_base64(value) if isinstance(value, str) else None
         return MISFIT if found is None else found
 
-    def read_as(self, value: Any, kind: Kind) -> Read:
-        if kind == STRING and type(self) is Octets:
-            try:
-                return Read(bytes(value).decode())
-            except UnicodeDecodeError:
-                return MISFIT  # it would be other bytes
-        return super().read_as(value, kind)
-
     def text(self, value: Any) -> str | None:
-        return bytes(value).decode(errors="replace")
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return None  # any text would be other bytes
 
     def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
         return bool(value == placeholder.octets)
@@ -299,7 +294,8 @@ class DecimalOctets(Octets):
         found = numbers.decimal(octets, self.kind.precision, self.kind.scale)
         if found is not None:
             return found
-        return MISFIT if self._bounded or not octets else lost(numbers.plain_text(octets, self.kind.scale))
+        text = None if self._bounded else numbers.plain_text(octets, self.kind.scale)
+        return MISFIT if text is None else lost(text)
 
     def text(self, value: Any) -> str | None:
         return numbers.plain_text(value, self.kind.scale)
@@ -538,7 +534,8 @@ class Array(Codec):
         )
 
     def text(self, value: Any) -> str | None:
-        return to_json([None if each is None else self._item.text(each) for each in value])
+        texts = [None if each is None else self._item.text(each) for each in value]
+        return to_json(texts) if texts.count(None) == value.count(None) else None
 
     def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
         if isinstance(self._item, Integer):
@@ -601,12 +598,9 @@ class Struct(Codec):
         )
 
     def text(self, value: Any) -> str | None:
-        return to_json(
-            {
-                name: None if value.get(name) is None else codec.text(value[name])
-                for name, codec in self._members.items()
-            }
-        )
+        known = {name: codec for name, codec in self._members.items() if value.get(name) is not None}
+        texts = {name: codec.text(value[name]) for name, codec in known.items()}
+        return None if None in texts.values() else to_json(texts)
 
     def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
         return any(

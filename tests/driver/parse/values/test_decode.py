@@ -56,6 +56,7 @@ def unscaled(value: int) -> str:
     return b64(twos_complement(value))
 
 
+OF_BYTES = field("struct", fields=(Field("b", "bytes"), Field("d", "int32", "io.debezium.time.Date")))
 FIXED = field(
     "bytes", CONNECT + "Decimal", parameters={"scale": "2", "connect.decimal.precision": "10", PADDED: "true"}
 )
@@ -407,9 +408,34 @@ CASES: list[tuple[Field, DataType | None, list[tuple[Any, dict[str, Any]]]]] = [
     (
         field("bytes"),
         StringType(),
-        [(b64("aé".encode()), fine("aé")), (b64(b"\xff"), {**MISFIT, "value": "\ufffd"}), (None, fine(None))],
+        [(b64("aé".encode()), fine("aé")), (b64(b"\xff"), MISFIT), (None, fine(None))],
     ),
     (decimal(10, 2), StringType(), [(unscaled(258), fine("2.58")), ("", MISFIT), (None, fine(None))]),
+    (
+        field("array", items=field("bytes")),
+        StringType(),
+        [([b64(b"a"), None], fine('["a",null]')), ([b64(b"a"), b64(b"\xff")], MISFIT), (None, fine(None))],
+    ),
+    (
+        field("array", items=decimal(10, 2)),
+        StringType(),
+        [([unscaled(258)], fine('["2.58"]')), ([""], MISFIT)],
+    ),
+    (
+        OF_BYTES,
+        StringType(),
+        [
+            ({"b": b64(b"a"), "d": 0}, fine('{"b":"a","d":"1970-01-01"}')),
+            ({"b": b64(b"\xff"), "d": 0}, MISFIT),
+            ({"d": 0}, fine('{"d":"1970-01-01"}')),
+            (None, fine(None)),
+        ],
+    ),
+    (
+        field("array", items=OF_BYTES),
+        StringType(),
+        [([{"b": b64(b"\xff")}], MISFIT), ([None], fine("[null]"))],
+    ),
     (
         field("map", keys=field("string"), items=field("bytes")),
         StringType(),

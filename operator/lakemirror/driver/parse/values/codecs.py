@@ -48,17 +48,19 @@ class Codec:
     """Base of all codecs.
 
     ``wire`` is the type that ``from_json`` reads, ``natural`` the Spark type closest to the source's.
+    ``may_lack_text`` says that `text` may be null for a value, because no text says what it is.
     """
 
     wire: DataType
     natural: DataType
+    may_lack_text: bool = False
 
     def parts(self, value: Column) -> Parts:
         """Convert the wire value to ``natural``."""
         return Parts(value)
 
     def text(self, value: Column) -> Column:
-        """Return any wire value as text, spelled as in the source."""
+        """Return a wire value as text, spelled as in the source; null if no text says what it is."""
         return value.cast("string")
 
     def decode(self, value: Column, target: DataType) -> Parts:
@@ -76,7 +78,8 @@ class Codec:
 
     def whole_text(self, value: Column) -> Parts:
         """Convert the wire value to a STRING. It is a misfit if no text says what it is."""
-        return Parts(self.text(value))
+        text = self.text(value)
+        return Parts(text, misfit=value.isNotNull() & text.isNull()) if self.may_lack_text else Parts(text)
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         """Return whether the value is the placeholder; None if the column cannot hold it."""
@@ -100,9 +103,13 @@ class Plain(Codec):
     def wire(self) -> DataType:  # type: ignore[override]
         return self.natural
 
-    def whole_text(self, value: Column) -> Parts:
-        text = self.text(value)
-        return Parts(text, misfit=~F.is_valid_utf8(text)) if self.natural == BinaryType() else Parts(text)
+    @property
+    def may_lack_text(self) -> bool:  # type: ignore[override]
+        return isinstance(self.natural, BinaryType)
+
+    def text(self, value: Column) -> Column:
+        text = value.cast("string")
+        return F.try_validate_utf8(text) if isinstance(self.natural, BinaryType) else text
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         return value == F.lit(placeholder.octets) if isinstance(self.natural, BinaryType) else None
@@ -140,6 +147,7 @@ class DecimalBytes(Codec):
     bounded: bool
     padded: bool = False
     wire = BinaryType()
+    may_lack_text = True
 
     @property
     def natural(self) -> DataType:  # type: ignore[override]
@@ -148,14 +156,11 @@ class DecimalBytes(Codec):
     def parts(self, value: Column) -> Parts:
         value = decimals.shortest(value) if self.padded else value
         number = decimals.decimal(value, self.precision, self.scale)
-        fits, empty = decimals.fits(value, self.precision), F.length(value) == 0
+        fits = decimals.fits(value, self.precision)
         if self.bounded:
-            return Parts(number, misfit=~fits | empty)
-        return Parts(number, ~fits, decimals.large_text(value, F.lit(self.scale)), misfit=empty)
-
-    def whole_text(self, value: Column) -> Parts:
-        text = self.text(value)
-        return Parts(text, misfit=value.isNotNull() & text.isNull())
+            return Parts(number, misfit=~fits | (F.length(value) == 0))
+        spelled = F.length(value).between(1, decimals.MAX_BYTES)
+        return Parts(number, ~fits & spelled, decimals.large_text(value, F.lit(self.scale)), misfit=~spelled)
 
     def text(self, value: Column) -> Column:
         return decimals.plain_text(value, F.lit(self.scale))
@@ -168,6 +173,7 @@ class DecimalText(Codec):
     scale: int
     wire = BinaryType()
     natural = StringType()
+    may_lack_text = True
 
     def parts(self, value: Column) -> Parts:
         text = self.text(value)
@@ -182,6 +188,7 @@ class VariableScale(Codec):
 
     wire = StructType([StructField("scale", IntegerType()), StructField("value", BinaryType())])
     natural = StringType()
+    may_lack_text = True
 
     def parts(self, value: Column) -> Parts:
         text = self.text(value)
@@ -348,6 +355,7 @@ class Bits(Codec):
     length: int | None
     wire = BinaryType()
     natural = StringType()
+    may_lack_text = True
 
     def parts(self, value: Column) -> Parts:
         text = self.text(value)
@@ -410,8 +418,15 @@ class Array(Codec):
             F.transform(value, lambda x: self.item.decode(x, element).value), lost, text, misfit, rounded
         )
 
+    @property
+    def may_lack_text(self) -> bool:  # type: ignore[override]
+        return self.item.may_lack_text
+
     def text(self, value: Column) -> Column:
-        return F.to_json(F.transform(value, self.item.text))
+        texts = F.to_json(F.transform(value, self.item.text))
+        if not self.may_lack_text:
+            return texts
+        return F.when(~F.exists(value, lambda x: _lacks_text(self.item, x)), texts)
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         if isinstance(self.item.wire, IntegralType):
@@ -464,8 +479,14 @@ class Struct(Codec):
         text = None if lost is None else self.text(value)
         return Parts(F.when(value.isNotNull(), whole), _known(lost), text, misfit, rounded)
 
+    @property
+    def may_lack_text(self) -> bool:  # type: ignore[override]
+        return any(codec.may_lack_text for _, codec in self.members)
+
     def text(self, value: Column) -> Column:
-        return F.to_json(F.struct(*(codec.text(value[name]).alias(name) for name, codec in self.members)))
+        texts = F.to_json(F.struct(*(codec.text(value[name]).alias(name) for name, codec in self.members)))
+        lacks = [_lacks_text(codec, value[name]) for name, codec in self.members if codec.may_lack_text]
+        return unless(either(value.isNull(), *lacks), texts)
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         gaps = (codec.gap(value[name], placeholder) for name, codec in self.members)
@@ -558,6 +579,11 @@ class Map(Codec):
             _exists(_can_be_in_doubt(self.item), entries, lambda each: self.item.doubt(each["value"])),
         ]
         return either(*found)
+
+
+def _lacks_text(codec: Codec, value: Column) -> Column:
+    """Return whether no text says what a wire value is (BOOLEAN, never null)."""
+    return value.isNotNull() & codec.text(value).isNull()
 
 
 def _one_zero(value: Column, kind: DataType) -> Column:

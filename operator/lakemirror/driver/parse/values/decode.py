@@ -33,7 +33,8 @@ class Decoded:
       element that is unrepresentable).
     - ``gap``: the source did not send the value (Debezium's placeholder).
     - ``unrepresentable``: the type has no equivalent for the source's value: infinity, a date before
-      year 1, NaN in a decimal, too many digits. ``text`` is then its spelling, and otherwise null.
+      year 1, NaN in a decimal, too many digits. ``text`` is then its spelling, and otherwise null. It is
+      also null if ``may_lack_text`` and no text says what the value is.
     - ``misfit``: the value is not of the type, so that the record is bad.
     - ``rounded``: the value lacks digits below the microsecond that the source's has.
     """
@@ -44,6 +45,7 @@ class Decoded:
     text: Column | None = None
     misfit: Column | None = None
     rounded: Column | None = None
+    may_lack_text: bool = False
 
 
 # Building expressions takes a JVM call for each of their nodes: seconds for a wide table, which a stream
@@ -87,7 +89,8 @@ def decode(
         lost = None if lost is None else lost & ~gap
         misfit = None if misfit is None else misfit & ~gap
     text = None if lost is None or parts.text is None else F.when(lost, parts.text)
-    return Decoded(unless(gap, parts.value), gap, lost, text, misfit, _sure(parts.rounded))
+    unspelled = codec.may_lack_text and isinstance(codec, (codecs.Array, codecs.Struct))
+    return Decoded(unless(gap, parts.value), gap, lost, text, misfit, _sure(parts.rounded), unspelled)
 
 
 def _gap(codec: Codec, value: Column, placeholder: str | None) -> Column | None:
