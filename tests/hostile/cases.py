@@ -296,6 +296,12 @@ TABLES: Sequence[TableCase] = (
         {"applied": 2, "superseded": 1},
     ),
     TableCase(
+        "a truncate that is sent twice",
+        lambda s, t: [s.create(t, id=1, v=1), resent(truncate(s, t)), s.create(t, id=2, v=2)],
+        [{"id": 2, "v": 2}],
+        {"applied": 3, "duplicates": 1},
+    ),
+    TableCase(
         "an event older than a truncate of before",
         lambda s, t: [
             (parts := [s.create(t, id=1, v=1), truncate(s, t), s.create(t, id=2, v=2)])[2],

@@ -457,6 +457,18 @@ def test_of_the_truncates_of_a_batch_the_newest_counts_unless_it_is_known() -> N
     assert outcomes(6) == []
 
 
+def test_a_truncate_that_is_sent_twice_counts_once() -> None:
+    def outcomes(former: int | None, *truncates: int) -> list[Outcome]:
+        mirror = Mirror(truncated=None if former is None else Truncated(at(former)))
+        table = Table(TABLE.columns, truncates=[Truncated(at(each)) for each in truncates])
+        return list(apply(mirror, [], table).truncates)
+
+    assert outcomes(None, 5, 5) == [APPLIED, DUPLICATE]
+    assert outcomes(None, 5, 9, 5, 9) == [SUPERSEDED, APPLIED, DUPLICATE, DUPLICATE]
+    assert outcomes(5, 5, 5) == [DUPLICATE, DUPLICATE]
+    assert outcomes(6, 5, 5) == [STALE, DUPLICATE]
+
+
 # -- changes of keys --------------------------------------------------------------------------------------
 
 

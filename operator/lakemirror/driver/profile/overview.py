@@ -97,14 +97,16 @@ class TableOverview:
 
     ``moves`` says that a change of a key is sent as two records. ``rekeyed`` says that a single update
     changes the key of its row, and ``finer`` that a time may have digits below the microsecond.
-    ``orders`` are those of its changes, and ``truncated`` those of its truncates. ``floor_from`` is the topic
-    and the partition of the newest truncate. ``topic_ids`` are those of its topics, as far as they are known.
+    ``orders`` are those of its changes, and ``truncated`` those of its truncates, which are at the sequences
+    ``truncated_at``. ``floor_from`` is the topic and the partition of the newest truncate. ``topic_ids`` are
+    those of its topics, as far as they are known.
     """
 
     name: TableName
     groups: dict[tuple[int | None, int | None], Group] = field(default_factory=dict)
     events: int = 0
     truncates: int = 0
+    truncated_at: set[bytes] = field(default_factory=set)
     floor: bytes | None = None
     floor_from: tuple[str | None, int | None] = (None, None)
     orders: Orders = NO_ORDERS
@@ -249,6 +251,7 @@ def _expressions(every: int) -> tuple[Column, list[Column], list[Column]]:
         F.min(F.when(F.col("op") != Op.READ, F.col("seq"))).alias("first_change"),
         F.max(F.when(F.col("op") != Op.READ, F.col("seq"))).alias("last_change"),
         F.collect_set(kind_of(Fact.of_event())).alias("kinds"),
+        F.collect_set(F.when(F.col("kind") == "truncate", F.col("seq"))).alias("truncated_at"),
         F.min(possible(F.col("event_time"), own_time())).alias("since"),
         F.max(possible(F.col("event_time"), own_time())).alias("last_event_time"),
         *stretches.aggregates(every),
@@ -311,6 +314,7 @@ def _count(result: Overview, row: Row) -> None:
     found = _orders(row)
     if row["kind"] == "truncate":
         table.truncates += row["events"]
+        table.truncated_at.update(map(bytes, row["truncated_at"]))
         table.truncated |= found
         newest = bytes(row["last_seq"])
         if table.floor is None or newest > table.floor:

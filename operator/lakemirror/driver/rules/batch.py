@@ -118,14 +118,22 @@ def gone_of(
 
 
 def _of_truncates(table: Table) -> list[Outcome]:
-    """Return the outcomes of the truncates of a batch: the newest counts, unless the mirror had it before."""
+    """Return the outcomes of the truncates of a batch: the newest counts, unless the mirror had it before.
+
+    One that was sent twice counts once.
+    """
     floor, former = table.floor_of_batch, table.former
-    outcomes = [Outcome.SUPERSEDED] * len(table.truncates)
-    if floor is not None:
-        last = max(range(len(outcomes)), key=lambda i: table.truncates[i].seq)
-        outcomes[last] = Outcome.APPLIED
-        if former is not None and floor.seq <= former.seq:
-            outcomes[last] = Outcome.DUPLICATE if floor.seq == former.seq else Outcome.STALE
+    if floor is None:
+        return []
+    newest = Outcome.APPLIED
+    if former is not None and floor.seq <= former.seq:
+        newest = Outcome.DUPLICATE if floor.seq == former.seq else Outcome.STALE
+    outcomes: list[Outcome] = []
+    seen: set[bytes] = set()
+    for each in table.truncates:
+        first = newest if each.seq == floor.seq else Outcome.SUPERSEDED
+        outcomes.append(Outcome.DUPLICATE if each.seq in seen else first)
+        seen.add(each.seq)
     return outcomes
 
 

@@ -15,7 +15,8 @@ class Table:
 
     ``columns`` are those of the mirror. ``tracked`` are the ones that events may leave out. ``soft`` says
     that deletes are soft: the row stays and shows when it was deleted. ``former`` is the newest truncate that
-    the mirror had before the batch, ``truncates`` are those of the batch. ``corrects`` says that a record
+    the mirror had before the batch, ``truncates`` are those of the batch. One that does not compare with all
+    that the mirror and the batch have is not among them: it waits. ``corrects`` says that a record
     with the origin of an earlier one is a correction of it: a line of a file that was read before it was
     complete. ``now`` stands in for the time of a soft delete whose record has none. ``key`` are the columns
     of the key, which a row shows of which nothing but a soft delete is known.

@@ -98,8 +98,10 @@ def _keyed(
         "out_of_order": out_of_order,
     }
     if plan.seen.floor is not None:
+        once = len(plan.seen.truncated_at)
         found[_truncate(plan.seen.floor, plan.former_floor)] += 1
-        found["superseded"] += plan.seen.truncates - 1
+        found["superseded"] += once - 1
+        found["duplicates"] += plan.seen.truncates - once
     warn_of_order(table, out_of_order)
     return found
 
