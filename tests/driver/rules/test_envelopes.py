@@ -34,6 +34,8 @@ from tests.driver.parse.envelopes.test_envelopes import (
     WHOLE,
     Case,
 )
+from tests.driver.parse.envelopes.test_poison import BAD as POISON
+from tests.driver.parse.envelopes.test_poison import GOOD
 
 pytestmark = pytest.mark.guarantee(
     "Records of each envelope are read as its format specifies; what they lack is named"
@@ -202,7 +204,7 @@ def test_a_change_of_a_key_names_the_other_one_in_a_header() -> None:
         (b"{}{}", "the value is not a Debezium JSON object"),
         (
             b'{"op":"u","after":{},"source":{"lsn":"5","table":"t"}}',
-            "has another type than Debezium gives it",
+            "source.lsn has another type than Debezium gives it",
         ),
         (b'{"op":"u","after":NaN,"source":{"table":"t"}}', "the value is not a Debezium JSON object"),
         (b'{"a":' * 101 + b"1" + b"}" * 101, "the value is not a Debezium JSON object"),
@@ -211,6 +213,15 @@ def test_a_change_of_a_key_names_the_other_one_in_a_header() -> None:
 )
 def test_what_cannot_be_read_is_named(value: bytes, reason: str) -> None:
     found = debezium.classify(Record(value, origin=Origin("t", 0, 0)), Settings())
+    assert isinstance(found, Bad)
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize("name", POISON)
+def test_a_record_that_cannot_be_read_says_why(name: str) -> None:
+    value, reason = POISON[name]
+    octets = value if isinstance(value, bytes) else value.encode()
+    found = debezium.classify(Record(octets, GOOD["key"].encode(), origin=Origin("t", 0, 0)), Settings())
     assert isinstance(found, Bad)
     assert reason in found.reason
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from lakemirror.api.source import Envelope
+from lakemirror.driver.parse.envelopes.debezium_flat import DebeziumFlat
 from lakemirror.driver.rules.envelopes.flat import classify, is_metadata
 from lakemirror.driver.rules.envelopes.records import (
     Bad,
@@ -150,14 +152,15 @@ def test_a_time_outside_of_the_source_block_is_one_of_the_connectors_clock() -> 
     assert found.seq[2:12] == bytes(10)
     source = changed({"id": 1, "__source_ts_ms": 2000, "__ts_ms": 1000})
     assert (source.at, source.seq[2:12]) == (2_000_000, (2_000_000).to_bytes(10, "big"))
-    assert (
-        reason({"id": 1, "__ts_ms": "x"})
-        == "a field that begins with __ has another type than Debezium gives it"
-    )
-    assert (
-        reason({"id": 1, "__pos": "x"})
-        == "a field that begins with __ has another type than Debezium gives it"
-    )
+
+
+def test_a_field_that_has_another_type_is_named() -> None:
+    other = "has another type than Debezium gives it"
+    assert reason({"id": 1, "__ts_ms": "x"}) == f"__ts_ms {other}"
+    assert reason({"id": 1, "__pos": "x", "__source_lsn": 1.5}) == f"__pos {other}"
+    assert reason({"id": 1, "__lsn": 5, "__source_lsn": "6"}) == f"__source_lsn {other}"
+    assert reason({"id": 1}, headers=(("__lsn", b"x"),)) == f"the header __lsn {other}"
+    assert reason(None, headers=(("__ts_ms", b"true"),)) == f"the header __ts_ms {other}"
 
 
 @pytest.mark.parametrize(
@@ -285,3 +288,48 @@ def test_members_that_the_transformation_added_are_no_columns() -> None:
     )
     assert all(map(is_metadata, added))
     assert not any(map(is_metadata, ("op", "lsn", "__mine", "source_db", "_op")))
+
+
+BLOCKS = {
+    "every connector": (
+        "connector",
+        "db",
+        "name",
+        "schema",
+        "sequence",
+        "snapshot",
+        "table",
+        "ts_ms",
+        "version",
+    ),
+    "PostgreSQL": ("lsn", "txId", "xmin", "origin", "origin_lsn", "ts_usec", "last_snapshot_record"),
+    "MySQL and MariaDB": ("server_id", "gtid", "file", "pos", "row", "thread", "query", "ts_sec"),
+    "SQL Server": ("change_lsn", "commit_lsn", "event_serial_no"),
+    "Oracle": (
+        *(
+            "txId",
+            "scn",
+            "commit_scn",
+            "lcr_position",
+            "rs_id",
+            "ssn",
+            "redo_thread",
+            "user_name",
+            "redo_sql",
+        ),
+        *("row_id", "commit_ts_ms", "start_scn", "start_ts_ms", "txSeq"),
+    ),
+    "Informix": ("begin_lsn", "commit_lsn", "change_lsn", "txId"),
+}
+"""The fields of the source blocks of Debezium's connectors, of all versions (``SourceInfoStructMaker``)."""
+
+
+@pytest.mark.parametrize("connector", BLOCKS)
+def test_the_fields_of_each_connector_are_no_columns(connector: str) -> None:
+    for name in BLOCKS[connector]:
+        for added in (f"__{name}", f"__source_{name}"):
+            assert is_metadata(added), added
+            assert DebeziumFlat.is_metadata(Envelope(format="debezium-flat"), added), added
+    for name in ("__rowid", "__shard", "row_id", "redo_sql"):
+        assert not is_metadata(name)
+        assert not DebeziumFlat.is_metadata(Envelope(format="debezium-flat"), name)

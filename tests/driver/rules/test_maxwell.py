@@ -180,10 +180,13 @@ def test_positions_are_checked_where_they_order_changes() -> None:
         ({"old": 1}, "old is not a JSON object"),
         ({"reason": "too large", "data": None}, "Maxwell could not send the row, only its key: 'too large'"),
         ({"primary_key_columns": ["a", "ID", "b"]}, "data lacks the primary key's column a, b"),
-        ({"ts": True}, "a field of the record has another type than Maxwell gives it"),
-        ({"ts": 1.5}, "a field of the record has another type than Maxwell gives it"),
-        ({"gtid": 5}, "a field of the record has another type than Maxwell gives it"),
-        ({"xoffset": "1"}, "a field of the record has another type than Maxwell gives it"),
+        ({"ts": True}, "ts has another type than Maxwell gives it"),
+        ({"ts": 1.5}, "ts has another type than Maxwell gives it"),
+        ({"gtid": 5}, "gtid is not valid: '5'"),
+        ({"xoffset": "1"}, "xoffset has another type than Maxwell gives it"),
+        ({"xoffset": 2**63}, "xoffset has another type than Maxwell gives it"),
+        ({"commit": 1}, "commit has another type than Maxwell gives it"),
+        ({"primary_key_columns": "id"}, "primary_key_columns has another type than Maxwell gives it"),
     ],
 )
 def test_what_cannot_be_applied_is_named(members: dict[str, Any], expected: str) -> None:

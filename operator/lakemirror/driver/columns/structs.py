@@ -11,9 +11,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from lakemirror.driver.rules.envelopes.records import TableName
+from lakemirror.driver.rules.envelopes.records import INTEGERS, TableName
 
-_INTEGERS: Final = ("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id")
 _TEXTS: Final = (
     *("connector", "name", "db", "snapshot", "sequence", "file", "commit_lsn", "change_lsn", "scn"),
     *("commit_scn", "system_identifier", "timeline"),
@@ -44,7 +43,7 @@ def envelope_struct(row: type[msgspec.Struct], source: type[msgspec.Struct]) -> 
         ("source", source),
         ("after", row | None, None),
         ("before", Image | None, None),
-        ("ts_ms", int | None, None),
+        ("ts_ms", _LONG | None, None),
         ("payload", None, None),
         ("schema", None, None),
     ]
@@ -79,7 +78,7 @@ def binlog_struct(table: TableName) -> type[msgspec.Struct]:
 
 def any_struct(table: TableName) -> type[msgspec.Struct]:
     """Return the struct of any source block, whose place is told by the rules."""
-    return _block({**dict.fromkeys(_TEXTS, str | None), **dict.fromkeys(_INTEGERS, _LONG | None)}, table)
+    return _block({**dict.fromkeys(_TEXTS, str | None), **dict.fromkeys(INTEGERS, _LONG | None)}, table)
 
 
 _ALWAYS: Final[Mapping[str, Any]] = {
@@ -95,7 +94,7 @@ _UNREAD: Final = ("system_identifier", "timeline")
 def _block(mine: Mapping[str, Any], table: TableName) -> type[msgspec.Struct]:
     """Return the struct of a source block of a table, in which nothing else may say where a change is."""
     named = {"db": table.database, "schema": table.schema, "table": table.table}
-    nothing = {name: None for name in (*_TEXTS, *_INTEGERS) if name not in _UNREAD}
+    nothing = {name: None for name in (*_TEXTS, *INTEGERS) if name not in _UNREAD}
     of_table = {name: None if each is None else Literal[each] for name, each in named.items()}
     fields = {**nothing, **mine, **of_table}
     required = {"connector", "file"} & {name for name, each in mine.items() if each is not str | None}

@@ -208,8 +208,16 @@ MAXWELL: list[Case] = [
         "ts is text",
         HASH,
         row().replace("1477053217", '"x"'),
-        {"reason": "has another type than Maxwell gives it"},
+        {"reason": "ts has another type than Maxwell gives it"},
     ),
+    ("commit is text", HASH, row(',"commit":"yes"'), {"reason": "commit has another type than Maxwell"}),
+    (
+        "key columns are text",
+        HASH,
+        row(',"primary_key_columns":"id"'),
+        {"reason": "primary_key_columns has another type than Maxwell"},
+    ),
+    ("a number for a text", HASH, row(',"gtid":5'), {"reason": "gtid is not valid: '5'"}),
     (
         "fallback record",
         HASH,
@@ -386,7 +394,14 @@ FLAT: list[Case] = [
     ("plain key", "7", '{"id":7}', {"op": "u", "key_text": "7"}),
     ("wrapped key", PLAIN_KEY, '{"id":7}', {"op": "u", "key_text": '["7"]', "key_schema_text": None}),
     ("columns", COLUMNS_KEY, '{"id":7}', {"op": "u", "key_text": COLUMNS_KEY}),
-    ("LSN is text", KEY, '{"id":1,"__lsn":"x"}', {"reason": "begins with __ has another type"}),
+    ("LSN is text", KEY, '{"id":1,"__lsn":"x"}', {"reason": "__lsn has another type than Debezium gives it"}),
+    (
+        "LSN that nobody asks for",
+        KEY,
+        '{"id":1,"__lsn":5,"__source_lsn":"x"}',
+        {"reason": "__source_lsn has"},
+    ),
+    ("time is a fraction", KEY, '{"id":1,"__ts_ms":1.5}', {"reason": "__ts_ms has another type"}),
     ("negative LSN", KEY, '{"id":1,"__lsn":-1}', {"reason": "__lsn is not valid: -1"}),
     ("time is no time", KEY, '{"id":1,"__source_ts_ms":-1}', {"reason": "__source_ts_ms is not valid"}),
 ]
@@ -504,6 +519,13 @@ def test_a_null_value_is_a_delete_where_something_places_it(spark: SparkSession)
             for each in ("{", '{"schema":{"type":"string"},"payload":"{}"}')
         ],
     )
+
+
+def test_a_header_that_has_another_type_is_named(spark: SparkSession) -> None:
+    made = classifier(Envelope(format="debezium-flat"))
+    named: Event = {"reason": "the header __lsn has another type than Debezium gives it"}
+    cases: list[Case] = [("row", KEY, KEY, named), ("null", KEY, None, named), ("no key", "{", None, named)]
+    check(spark, made, cases, headers=[("__lsn", "x")])
 
 
 def test_headers_are_text_even_where_they_look_like_other_json(spark: SparkSession) -> None:

@@ -23,7 +23,7 @@ ITEMS = table("items", Column("v", "int32"))
 MAX, MIN = 2**63 - 1, -(2**63)
 LSN = "0000002a:00000d40:0002"
 NO_OBJECT = "the value is not a Debezium JSON object"
-OTHER_TYPE = "a field of the envelope or of its source block has another type"
+OTHER_TYPE = "has another type than Debezium gives it"
 
 
 def envelope(**changes: Any) -> str:
@@ -46,11 +46,11 @@ def nested(levels: int) -> str:
 
 
 BAD = {
-    "lsn: text": (source(lsn="zz"), OTHER_TYPE),
+    "lsn: text": (source(lsn="zz"), f"source.lsn {OTHER_TYPE}"),
     "lsn: negative": (source(lsn=-5), "source.lsn is not valid: -5"),
     "lsn: at its limit": (source(lsn=MAX), "source.lsn is not valid"),
-    "lsn: beyond its limit": (source(lsn=2**63), OTHER_TYPE),
-    "lsn: a fraction": (source(lsn=1.5), OTHER_TYPE),
+    "lsn: beyond its limit": (source(lsn=2**63), f"source.lsn {OTHER_TYPE}"),
+    "lsn: a fraction": (source(lsn=1.5), f"source.lsn {OTHER_TYPE}"),
     "sequence: text": (source(sequence="garbage"), "source.sequence is not valid: garbage"),
     "sequence: negative": (source(sequence='["-4","5"]'), "source.sequence is not valid"),
     "sequence: large": (source(sequence='["9999999999999999999","5"]'), "source.sequence is not valid"),
@@ -79,10 +79,14 @@ BAD = {
     "after: number": (envelope(after=5), "the after image is not a JSON object"),
     "after: array": (envelope(after=[1]), "the after image is not a JSON object"),
     "before: text": (envelope(before="abc"), "the before image is not a JSON object"),
-    "source: text": (envelope(source="abc"), OTHER_TYPE),
-    "source: array": (envelope(source=[1]), OTHER_TYPE),
+    "source: text": (envelope(source="abc"), f"source {OTHER_TYPE}"),
+    "source: array": (envelope(source=[1]), f"source {OTHER_TYPE}"),
+    "source: text of an object": (envelope(source="{}"), f"source {OTHER_TYPE}"),
+    "two fields": (source(server_id="x", ts_us=True), f"source.ts_us {OTHER_TYPE}"),
+    "a field alone": ('{"source":{"pos":"x"}}', f"source.pos {OTHER_TYPE}"),
+    "ts_ms: beyond its limit": (envelope(ts_ms=2**63), f"ts_ms {OTHER_TYPE}"),
     "op: object": (envelope(op={}), "unknown op '{}'"),
-    "ts_ms: text": (envelope(ts_ms="now"), OTHER_TYPE),
+    "ts_ms: text": (envelope(ts_ms="now"), f"ts_ms {OTHER_TYPE}"),
     "600 levels": (nested(600), NO_OBJECT),
     "2000 levels": (nested(2000), NO_OBJECT),
     "600 levels, no object": ("[" * 600 + "]" * 600, NO_OBJECT),

@@ -195,6 +195,26 @@ def plain_document(text: Column) -> Column:
     return F.from_json(F.concat(F.lit('{"it":'), text, F.lit("}")), "it STRING, _corrupt STRING", _OPTIONS)
 
 
+def misfit(text: Column, names: Mapping[str, str], path: Sequence[str] = ()) -> Column:
+    """Return the first member of a JSON object that has another type than it should (STRING), or null.
+
+    ``names`` are types as `schema_of_variant` names them, by member. The object is at a ``path`` in the text.
+    The path is part of the result.
+    """
+    form = ", ".join(f"{delta.quoted(name)} VARIANT" for name in names)
+    for part in reversed(path):
+        form = f"{delta.quoted(part)} STRUCT<{form}>"
+    it = document(text, form)["it"]
+    for part in path:
+        it = it[part]
+    found = []
+    for name, kind in names.items():
+        is_kind = F.startswith(F.schema_of_variant(it[name]), F.lit(kind))
+        wrong = ~is_kind & ~F.is_variant_null(it[name])
+        found.append(F.when(wrong, ".".join((*path, name))))
+    return F.coalesce(*found)
+
+
 def exact(text: Column, path: Sequence[str], read: Column) -> Column:
     """Return the value at a path in a JSON text, with all digits of its numbers (STRING).
 

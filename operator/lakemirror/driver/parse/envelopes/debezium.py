@@ -28,6 +28,7 @@ from lakemirror.driver.parse.envelopes.base import (
     key_text,
     kind_of,
     may_have_gaps,
+    misfit,
     quoted,
     schema,
     unreadable,
@@ -40,6 +41,8 @@ from lakemirror.driver.parse.envelopes.no_change import (
     named_as_no_change,
 )
 from lakemirror.driver.parse.values.placeholder import DEFAULT, Placeholder
+from lakemirror.driver.rules.envelopes.debezium import OTHER_TYPE
+from lakemirror.driver.rules.envelopes.records import INTEGERS
 from lakemirror.driver.sequence import (
     SOURCE,
     identity,
@@ -105,6 +108,7 @@ def _parsed(known: Mapping[int, str]) -> list[Column]:
     return [
         *map(F.col, (*PLACE, "problem", "key", "value", "headers", "key_payload", "value_payload")),
         _value_fails().alias("value_fails"),
+        F.when(_value_fails(), _misfit(_payload())).alias("misfit"),
         F.when(F.col("value_payload").isNotNull(), _body("p.it"))
         .when(F.col("v.it.payload").isNotNull(), _body("v.it.payload", ("payload",)))
         .otherwise(_body("v.it", ()))
@@ -179,6 +183,15 @@ def _value_fails() -> Column:
     return split.otherwise(F.col("v.it").isNull() | F.col("v._corrupt").isNotNull())
 
 
+def _misfit(text: Column) -> Column:
+    """Return the first field of an envelope that has another type than Debezium gives it (STRING)."""
+    return F.coalesce(
+        misfit(text, {"source": "OBJECT"}),
+        misfit(text, dict.fromkeys(INTEGERS, "BIGINT"), ("source",)),
+        misfit(text, {"ts_ms": "BIGINT"}),
+    )
+
+
 def _kind(by: str) -> tuple[Column, Column]:
     """Return ``kind`` and, for a bad record, ``reason``."""
     op, after, before = F.col("b.op"), F.col("b.after"), F.col("b.before")
@@ -186,7 +199,8 @@ def _kind(by: str) -> tuple[Column, Column]:
     other = changes_no_row(*map(F.col, ("apart", "members", "key_text", "topic", "named")))
     reason = (
         unreadable(split=True)
-        .when(F.col("value_fails"), _unreadable())
+        .when(F.col("misfit").isNotNull(), F.concat(F.col("misfit"), F.lit(f" {OTHER_TYPE}")))
+        .when(F.col("value_fails"), f"the value is not a Debezium JSON object {LIMITS}")
         .when(~is_object(F.col("schema_text")), "the schema of the value is not a JSON object")
         .when(other, None)
         .when(op.isNull(), "the value has no op: it is not a Debezium change event")
@@ -214,11 +228,3 @@ def _kind(by: str) -> tuple[Column, Column]:
     )
     kind = kind_of(reason, other, op)
     return kind.alias("kind"), reason.alias("reason")
-
-
-def _unreadable() -> Column:
-    """Return why the envelope could not be read, or not completely."""
-    return F.when(
-        F.coalesce("b.op", "b.source.table", "b.after", "b.before").isNotNull(),
-        "a field of the envelope or of its source block has another type than Debezium gives it",
-    ).otherwise(f"the value is not a Debezium JSON object {LIMITS}")

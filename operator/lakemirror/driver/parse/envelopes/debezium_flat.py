@@ -34,6 +34,7 @@ from lakemirror.driver.parse.envelopes.base import (
     key_text,
     kind_of,
     may_have_gaps,
+    misfit,
     named,
     plain_document,
     quoted,
@@ -49,6 +50,8 @@ from lakemirror.driver.parse.envelopes.no_change import (
     named_as_no_change,
 )
 from lakemirror.driver.parse.values.placeholder import DEFAULT, Placeholder
+from lakemirror.driver.rules.envelopes.debezium import OTHER_TYPE
+from lakemirror.driver.rules.envelopes.flat import INTEGERS, OTHERS
 from lakemirror.driver.sequence import (
     SOURCE,
     has_position,
@@ -66,11 +69,6 @@ _PREFIX: Final = "__"
 _NESTED: Final = ("__source_", "__transaction_")
 _OF_ENVELOPE: Final = ("deleted", "op", "ts_ms", "ts_us", "ts_ns")
 """Fields outside the source block; those with ``ts_`` are times of the connector's clock."""
-_OTHERS: Final = (
-    *("version", "ts_ns", "txId", "xmin", "gtid", "thread", "query", "rs_id", "ssn", "redo_thread"),
-    *("lcr_position", "user_name", "origin", "origin_lsn", "id", "total_order", "data_collection_order"),
-)
-"""Other fields that ``add.fields`` may take from the blocks ``source`` and ``transaction``."""
 
 _SOURCE: Final = dict(
     part.split(": ") for part in SOURCE.removeprefix("STRUCT<").removesuffix(">").split(", ")
@@ -84,7 +82,7 @@ _META: Final = {
     **{f"__source_{name}": kind for name, kind in _SOURCE.items()},
 }
 _FORM: Final = ", ".join(f"{name} {kind}" for name, kind in _META.items())
-_NAMES: Final = frozenset((*_META, *(f"__{name}" for name in (*_OF_ENVELOPE, *_OTHERS))))
+_NAMES: Final = frozenset((*_META, *(f"__{name}" for name in (*_OF_ENVELOPE, *OTHERS))))
 
 _CALLED: Final = {name: f"__{name}" if name in _PLAIN else f"__source_{name}" for name in _SOURCE}
 """The names of the source block's fields in records."""
@@ -98,7 +96,7 @@ _POSITIONS: Final = {
 """The fields that a record has if its position was added, by kind of connector."""
 
 _JSON: Final = (
-    r"^(-?(0|[1-9]\d{0,17})|true|false|null"
+    r"^(-?(0|[1-9]\d{0,18})|true|false|null"
     r'|"([^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9A-Fa-f]{4}){0,1000}")\z'
 )
 """Matches the JSON of a plain value; a number that begins with 0 is text."""
@@ -150,7 +148,7 @@ class DebeziumFlat(Classifier):
                 members_of(F.col("added")).alias("names"),
             ],
             [F.col("*"), *_meta()],
-            [F.col("*"), *_parts(), _source().alias("source")],
+            [F.col("*"), *_parts(), _source().alias("source"), _misfit().alias("misfit")],
             [F.col("*"), *self._deletes()],
             [F.col("*"), *self._kind()],
             self._event(),
@@ -218,7 +216,7 @@ class DebeziumFlat(Classifier):
             "timestamp": source_micros(source).isNotNull(),
             "auto": has_position(source) | (source_micros(source).isNotNull() & source["connector"].isNull()),
         }.get(by, has_position(source))
-        misfit = "a field that begins with __ has another type than Debezium gives it"
+        misfit = F.col("misfit")
         order = F.coalesce(
             misplaced(source, partition=F.col("partition"), offset=offset, by=by, called=_CALLED),
             unplaced(source, offset, by),
@@ -226,8 +224,8 @@ class DebeziumFlat(Classifier):
         no_table = F.coalesce(F.col("name.table"), F.lit("")) == ""
         null = (
             F.when(~F.col("null_delete"), None)
+            .when(misfit.isNotNull(), misfit)
             .when(F.col("key_fails"), "the key is not a JSON object")
-            .when(F.col("h._corrupt").isNotNull(), misfit)
             .when(no_table, "no table: neither __table nor a topic")
             .when(~F.coalesce(placed, F.lit(False)), _NULL)
             .otherwise(order)
@@ -249,7 +247,7 @@ class DebeziumFlat(Classifier):
                 F.col("envelope"),
                 "the value is a whole event of Debezium, not a flat one: set envelope.format: debezium",
             )
-            .when(F.col("m._corrupt").isNotNull() | F.col("h._corrupt").isNotNull(), misfit)
+            .when(misfit.isNotNull(), misfit)
             .when(~op.isin(*SOURCE_OPS), F.concat(F.lit("unknown __op "), quoted(op)))
             .when(no_table, "no table: neither __table nor a topic")
             .otherwise(order)
@@ -325,6 +323,18 @@ def _json(text: Column) -> Column:
     encoded = F.to_json(F.array(text))
     plain = text.rlike(_JSON)
     return F.when(plain, text).otherwise(F.substr(encoded, F.lit(2), F.length(encoded) - 2))
+
+
+def _misfit() -> Column:
+    """Return why what the transformation added cannot be read, naming the member or the header (STRING)."""
+    in_body, in_headers = (F.col(f"{each}._corrupt").isNotNull() for each in ("m", "h"))
+    kinds = dict.fromkeys(INTEGERS, "BIGINT")
+    name = F.coalesce(
+        F.when(in_body, misfit(F.col("body"), kinds)),
+        F.when(in_headers, F.concat(F.lit("the header "), misfit(F.col("added"), kinds))),
+        F.lit("a field that begins with __"),
+    )
+    return F.when(in_body | in_headers, F.concat(name, F.lit(f" {OTHER_TYPE}")))
 
 
 def _of(name: str) -> Column:

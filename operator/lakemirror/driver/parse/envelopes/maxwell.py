@@ -24,6 +24,7 @@ from lakemirror.driver.parse.envelopes.base import (
     exact,
     is_object,
     kind_of,
+    misfit,
     overlaid,
     quoted,
     source_block,
@@ -32,6 +33,7 @@ from lakemirror.driver.parse.envelopes.base import (
 )
 from lakemirror.driver.parse.values.expressions import with_members
 from lakemirror.driver.parse.values.texts import MAXWELL
+from lakemirror.driver.rules.envelopes.maxwell import NUMBERS, OTHER_TYPE
 from lakemirror.driver.sequence import identity, misplaced, sequence, server, source_micros, stream, unplaced
 
 _BODY: Final = (
@@ -82,7 +84,7 @@ class Maxwell(Classifier):
         by = self._ordering.by
         return [
             [F.col("*"), document(as_sent(F.col("value").cast("string")), _BODY).alias("v")],
-            [F.col("*"), _body().alias("b"), _key_columns().alias("key_columns")],
+            [F.col("*"), _body().alias("b"), _key_columns().alias("key_columns"), _misfit().alias("misfit")],
             [F.col("*"), *_parts(), _position().alias("source")],
             [F.col("*"), *_keys(), _reason(by).alias("reason")],
             [F.col("*"), kind_of(F.col("reason"), F.col("b.type").isin(*_OTHER), F.col("op")).alias("kind")],
@@ -127,6 +129,17 @@ def _with_nulls(data: Column, old: Column) -> Column:
     null = F.parse_json(F.lit("null"))
     nulls = F.map_from_arrays(gone, F.transform(gone, lambda _: null))
     return F.when(F.size(gone) > 0, with_members(values_of(data), nulls)).otherwise(data)
+
+
+def _fails() -> Column:
+    """Return whether the value is not a JSON object of Maxwell, or a field has another type (BOOLEAN)."""
+    return F.col("v.it").isNull() | F.col("v._corrupt").isNotNull()
+
+
+def _misfit() -> Column:
+    """Return the first field that has another type than Maxwell gives it (STRING)."""
+    kinds = {**dict.fromkeys(NUMBERS, "BIGINT"), "commit": "BOOLEAN", "primary_key_columns": "ARRAY"}
+    return F.when(_fails(), misfit(as_sent(F.col("value").cast("string")), kinds))
 
 
 def _body() -> Column:
@@ -215,15 +228,10 @@ def _reason(by: str) -> Column:
     kind, data, old, source = F.col("b.type"), F.col("b.data"), F.col("b.old"), F.col("source")
     position, gtid = F.col("b.position"), F.col("b.gtid")
     lacking = F.array_except(F.col("key_columns"), F.transform(F.col("key_names"), F.lower))
-    read = F.coalesce("b.type", "b.table", "b.data").isNotNull()
     return (
         unreadable()
-        .when(
-            F.col("v.it").isNull() | F.col("v._corrupt").isNotNull(),
-            F.when(read, "a field of the record has another type than Maxwell gives it").otherwise(
-                f"the value is not a JSON object of Maxwell {LIMITS}"
-            ),
-        )
+        .when(F.col("misfit").isNotNull(), F.concat(F.col("misfit"), F.lit(f" {OTHER_TYPE}")))
+        .when(_fails(), f"the value is not a JSON object of Maxwell {LIMITS}")
         .when(kind.isNull(), "the value has no type: it is not a record of Maxwell")
         .when(kind.isin(*_OTHER), None)
         .when(~kind.isin(*_OPS), F.concat(F.lit("unknown type "), quoted(kind)))

@@ -10,6 +10,7 @@ from typing import Any, Final
 from lakemirror.driver.codes import SOURCE_OPS, WITH_ROW, Op
 from lakemirror.driver.rules.envelopes.own_records import MESSAGE, changes_no_row
 from lakemirror.driver.rules.envelopes.records import (
+    INTEGERS,
     LIMITS,
     Bad,
     Change,
@@ -22,9 +23,11 @@ from lakemirror.driver.rules.envelopes.records import (
     TableName,
     Truncate,
     as_text,
+    is_integer,
     is_object,
     key_in_header,
     key_of,
+    no_integer,
     parsed,
     placed,
     quoted,
@@ -34,7 +37,7 @@ from lakemirror.driver.rules.envelopes.records import (
 from lakemirror.driver.rules.positions import Source, misplaced, source_micros
 
 _NO_ENVELOPE: Final = f"the value is not a Debezium JSON object {LIMITS}"
-_MISFIT: Final = "a field of the envelope or of its source block has another type than Debezium gives it"
+OTHER_TYPE: Final = "has another type than Debezium gives it"
 _MEMBERS: Final = frozenset(("op", "after", "before", "source"))
 
 
@@ -58,9 +61,9 @@ def classify(record: Record, settings: Settings) -> Classified:
         return Bad("the schema of the value is not a JSON object")
     body = _body(value)
     block = body.get("source")
-    source = _source(block)
-    if source is None:
-        return Bad(_MISFIT)
+    source, clock = _source(block), body.get("ts_ms")
+    if source is None or not (clock is None or is_integer(clock)):
+        return Bad(f"{_misfit(body)} {OTHER_TYPE}")
     op = as_text(body.get("op"))
     if (op is None or op == MESSAGE) and changes_no_row(body, key, record.origin.topic, schema):
         return NoRowChange("one of Debezium's own records")
@@ -83,6 +86,15 @@ def _source(block: Any) -> Source | None:
     if block is None:
         return Source()
     return source_of(block) if isinstance(block, dict) else None
+
+
+def _misfit(body: Document) -> str:
+    """Return the first field of an envelope that has another type than Debezium gives it."""
+    block = body.get("source")
+    if not is_object(block):
+        return "source"
+    name = no_integer(block or {}, INTEGERS)
+    return "ts_ms" if name is None else f"source.{name}"
 
 
 def _text(block: Document | None, name: str) -> str | None:
@@ -124,8 +136,7 @@ def _event(
     parts: tuple[Document | None, Document | None, Document | None],
 ) -> Classified:
     key, schema, key_schema = parts
-    millis = body.get("ts_ms")
-    at = source_micros(source, millis if isinstance(millis, int) else None)
+    at = source_micros(source, body.get("ts_ms"))
     seq, unanchored = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)
     if op == Op.TRUNCATE:
         return Truncate(table, source, seq, at)

@@ -12,6 +12,8 @@ import re
 from typing import Any, Final
 
 from lakemirror.driver.codes import SOURCE_OPS, Op
+from lakemirror.driver.rules.envelopes import records
+from lakemirror.driver.rules.envelopes.debezium import OTHER_TYPE
 from lakemirror.driver.rules.envelopes.own_records import changes_no_row, is_envelope
 from lakemirror.driver.rules.envelopes.records import (
     LIMITS,
@@ -30,6 +32,7 @@ from lakemirror.driver.rules.envelopes.records import (
     key_in_header,
     key_of,
     named,
+    no_integer,
     parsed,
     placed,
     quoted,
@@ -49,15 +52,24 @@ _OF_ENVELOPE: Final = ("deleted", "op", "ts_ms", "ts_us", "ts_ns")
 """Fields outside of the source block; those with ``ts_`` are times of the connector's clock."""
 _BLOCK: Final = (*Source._fields, "schema", "table")
 _PLAIN: Final = tuple(name for name in _BLOCK if name not in _OF_ENVELOPE)
-_OTHERS: Final = (
-    *("version", "ts_ns", "txId", "xmin", "gtid", "thread", "query", "rs_id", "ssn", "redo_thread"),
-    *("lcr_position", "user_name", "origin", "origin_lsn", "id", "total_order", "data_collection_order"),
+OTHERS: Final = (
+    *("version", "ts_ns"),
+    *("txId", "xmin", "origin", "origin_lsn", "ts_usec", "last_snapshot_record"),  # PostgreSQL
+    *("gtid", "thread", "query", "ts_sec"),  # MySQL and MariaDB
+    *("lcr_position", "rs_id", "ssn", "redo_thread", "user_name", "redo_sql", "row_id"),  # Oracle
+    *("commit_ts_ms", "start_scn", "start_ts_ms", "txSeq"),  # Oracle
+    "begin_lsn",  # Informix
+    *("id", "total_order", "data_collection_order"),
 )
-"""Other fields that ``add.fields`` may take from the blocks ``source`` and ``transaction``."""
+"""Other fields that ``add.fields`` may take from the blocks ``source`` and ``transaction``.
+
+They are those of the connectors whose changes have positions (``POSITIONED``), in all versions of Debezium
+(its classes ``SourceInfoStructMaker`` of each connector).
+"""
 NAMES: Final = frozenset(
     (
         *("__deleted", "__op", "__ts_ms"),
-        *(f"__{name}" for name in (*_PLAIN, *_OF_ENVELOPE, *_OTHERS)),
+        *(f"__{name}" for name in (*_PLAIN, *_OF_ENVELOPE, *OTHERS)),
         *(f"__source_{name}" for name in _BLOCK),
     )
 )
@@ -71,7 +83,12 @@ _POSITIONS: Final = {
 }
 """The fields that a record has if its position was added, by kind of connector."""
 _HEADER: Final = re.compile(r"__[A-Za-z0-9_]+")
-_MISFIT: Final = "a field that begins with __ has another type than Debezium gives it"
+INTEGERS: Final = (
+    "__ts_ms",
+    *(f"__{name}" for name in records.INTEGERS if name in _PLAIN),
+    *(f"__source_{name}" for name in records.INTEGERS),
+)
+"""Members that are integers."""
 _NULL: Final = (
     "a null value deletes its key's row, but nothing says when: if other records are the deletes "
     "(delete.tombstone.handling.mode rewrite-with-tombstone), set envelope.nullValue: ignore; else add op "
@@ -109,10 +126,11 @@ def classify(record: Record, settings: Settings) -> Classified:
             return Bad(
                 "the value is a whole event of Debezium, not a flat one: set envelope.format: debezium"
             )
+    misfit = _misfit(body or {}, added)
+    if misfit is not None:
+        return Bad(misfit)
     fields = {**added, **{name: value for name, value in (body or {}).items() if value is not None}}
     source = _source({**(body or {}), **fields})
-    if source is None:
-        return Bad(_MISFIT)
     table, op = _table(fields, record), _op(fields, source, record)
     reason = _objection(record, key, source, table, op, settings)
     if reason is not None:
@@ -154,15 +172,23 @@ def _field(fields: Document, name: str) -> Any:
     return fields.get(f"__source_{name}") if plain is None else plain
 
 
-def _source(fields: Document) -> Source | None:
-    """Return the source block as far as it was added; None if a field has another type.
+def _misfit(body: Document, headers: Document) -> str | None:
+    """Return why what the transformation added cannot be read, naming the member or the header."""
+    name = no_integer(body, INTEGERS)
+    if name is None:
+        header = no_integer(headers, INTEGERS)
+        name = None if header is None else f"the header {header}"
+    return None if name is None else f"{name} {OTHER_TYPE}"
+
+
+def _source(fields: Document) -> Source:
+    """Return the source block as far as it was added, given that each field has its type (`_misfit`).
 
     The names of positions identify the connector. They also show that a record without a position must not be
     ordered by its time.
     """
     found = source_of({name: _field(fields, name) for name in Source._fields})
-    if found is None or type(fields.get("__ts_ms")) not in (int, type(None)):
-        return None
+    assert found is not None
     connector = found.connector or next(
         (
             kind

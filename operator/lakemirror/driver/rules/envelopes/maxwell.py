@@ -23,8 +23,10 @@ from lakemirror.driver.rules.envelopes.records import (
     Record,
     Settings,
     TableName,
+    as_text,
     is_object,
     key_of,
+    no_integer,
     parsed,
     placed,
     quoted,
@@ -49,7 +51,9 @@ _GTID: Final = re.compile(r"^(?:(.*):|(\d+-\d+)-)(\d{1,18})$", re.ASCII)
 _LAST_OF_TRANSACTION: Final = 2**31 - 2
 _CALLED: Final = {"ts_ms": "ts", "file": "position", "pos": "position", "event_serial_no": "xoffset"}
 _TEXTS: Final = ("type", "database", "table", "position", "gtid", "reason")
-_NUMBERS: Final = ("ts", "xoffset", "server_id")
+NUMBERS: Final = ("ts", "xoffset", "server_id")
+_OTHER_KINDS: Final = (("commit", bool), ("primary_key_columns", list))
+OTHER_TYPE: Final = "has another type than Maxwell gives it"
 
 
 def classify(record: Record, settings: Settings) -> Classified:
@@ -67,8 +71,10 @@ def classify(record: Record, settings: Settings) -> Classified:
         value = None
     if not isinstance(value, dict):
         return Bad(f"the value is not a JSON object of Maxwell {LIMITS}")
-    if not _has_types(value):
-        return Bad("a field of the record has another type than Maxwell gives it")
+    misfit = _misfit(value)
+    if misfit is not None:
+        return Bad(f"{misfit} {OTHER_TYPE}")
+    value = {**value, **{name: as_text(value.get(name)) for name in _TEXTS}}
     if value.get("type") in OTHERS:
         return NoRowChange(str(value["type"]))
     source, snapshot = _source(value), value.get("type") == "bootstrap-insert"
@@ -84,9 +90,13 @@ def classify(record: Record, settings: Settings) -> Classified:
     return _change(value, source, table, names, record, settings)
 
 
-def _has_types(value: Document) -> bool:
-    texts = all(isinstance(value.get(name), (str, type(None))) for name in _TEXTS)
-    return texts and all(type(value.get(name)) in (int, type(None)) for name in _NUMBERS)
+def _misfit(value: Document) -> str | None:
+    """Return the first field that has another type than Maxwell gives it. A text may be any value of JSON."""
+    number = no_integer(value, NUMBERS)
+    if number is not None:
+        return number
+    others = ((name, value.get(name), kind) for name, kind in _OTHER_KINDS)
+    return next((name for name, each, kind in others if not isinstance(each, (kind, type(None)))), None)
 
 
 def _source(value: Document) -> Source:

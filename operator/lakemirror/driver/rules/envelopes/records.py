@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
@@ -309,15 +309,26 @@ def placed(source: Source, origin: Origin, ordering: Ordering, *, snapshot: bool
 
 
 def source_of(block: Document) -> Source | None:
-    """Return the source block; None if a field has another type than Debezium gives it."""
+    """Return the source block; None if a field has another type than Debezium gives it (`no_integer`)."""
     found = Source._make(map(block.get, Source._fields))
     for number in _integers_of(found):
-        if number is not None and not (type(number) is int and -(2**63) <= number < 2**63):
+        if number is not None and not is_integer(number):
             return None
     if _TEXTUAL.issuperset(map(type, _texts_of(found))):
         return found
     texts: dict[str, Any] = {name: as_text(getattr(found, name)) for name in _TEXTS}
     return found._replace(**texts)
+
+
+def is_integer(value: Any) -> bool:
+    """Return whether a value of JSON is an integer of 64 bits."""
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def no_integer(block: Document, names: Iterable[str]) -> str | None:
+    """Return the first member with one of the names that is there and no integer of 64 bits."""
+    values = ((name, block.get(name)) for name in names)
+    return next((name for name, value in values if value is not None and not is_integer(value)), None)
 
 
 def as_text(value: Any) -> str | None:
@@ -327,8 +338,9 @@ def as_text(value: Any) -> str | None:
     return dumps(value)
 
 
-_INTEGERS: Final = ("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id")
-_TEXTS: Final = tuple(name for name in Source._fields if name not in _INTEGERS)
+INTEGERS: Final = ("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id")
+"""The fields of the source block that are integers."""
+_TEXTS: Final = tuple(name for name in Source._fields if name not in INTEGERS)
 _TEXTUAL: Final = frozenset((str, type(None)))
-_integers_of: Final = itemgetter(*map(Source._fields.index, _INTEGERS))
+_integers_of: Final = itemgetter(*map(Source._fields.index, INTEGERS))
 _texts_of: Final = itemgetter(*map(Source._fields.index, _TEXTS))
