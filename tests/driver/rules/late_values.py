@@ -378,6 +378,16 @@ CASES: Sequence[Case] = (
         {2: (8, "three")},
     ),
     Case(
+        "a row that an open transaction deletes, creates again and moves, whose new key comes first",
+        lambda s: [
+            [s.arrive(0, 75, 3, 1, 75, partition=1), s.read(1, 90, 1, 0, "read"), s.update(2, 55, 1, 55)],
+            [s.delete(3, 60, 1)],
+            [s.create(4, 65, 1, 65, "set"), s.update(5, 70, 1, 70)],
+            [s.leave(6, 75, 1, 3)],
+        ],
+        {3: (75, "set")},
+    ),
+    Case(
         "a truncate between a change of an open transaction and the row that it follows",
         lambda s: [[s.update(2, 70, 1, 7)], [s.read(1, 90, 1, 0, "read"), s.truncate(9, 80, 79)]],
         {1: (7, "read")},

@@ -131,6 +131,15 @@ def test_rows_that_exchange_their_keys_at_one_position_pass_on_what_the_last_of_
         assert delivered([batch])[3,] == {"id": 3, "v": 7, "note": "other"}
 
 
+def test_of_the_changes_at_one_position_the_last_counts_in_whatever_order_they_come() -> None:
+    """The move from before them left a stored image, and nothing tells when that arrived."""
+    stored = Image(MOVE, {"note": Said(None, own(at(5)))}, is_new=False)
+    came, gone = event("c", 5, 50, v=5, note="mine"), event("d", 5, 51)
+    for events in permutations([came, gone]):
+        found = images({(1,): events}, [stored], {}, {}, TABLE)
+        assert found[(1,), at(70)].said["note"] == Said(None, own(at(5)))
+
+
 def test_of_the_stored_images_of_a_move_the_newest_value_counts() -> None:
     stored = [
         Image(MOVE, image(6, "new").said, is_new=False),

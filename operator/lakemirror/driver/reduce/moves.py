@@ -28,6 +28,7 @@ from lakemirror.driver.sequence import (
     minor,
     moved,
     own,
+    placed,
     sent_of,
 )
 from lakemirror.driver.tables.delta import quoted
@@ -110,7 +111,7 @@ def images(
     """
     carried = _from_events(events, tracked)
     if opened:
-        carried = _in_place(carried, stored_rows, deleted, tracked)
+        carried = _in_place(carried, stored_rows, deleted, stored_images, tracked)
     said = [carried.drop("unanchored")]
     if stored_images is not None:
         said.append(_said(stored_images, tracked, bound=F.col("seq")))
@@ -277,10 +278,12 @@ def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
     columns = []
     for i, name in enumerate(tracked):
         gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
-        nothing = F.lit(None)
+        nothing, begins = F.lit(None), F.col("op") == Op.CREATE
+        if "begun" in events.columns:
+            begins = F.array_contains("begun", name)
         columns.append(
             F.when(F.col("op") == Op.DELETE, F.struct(own(F.col("seq")).alias("s"), nothing.alias("v")))
-            .when(gap & (F.col("op") == Op.CREATE), F.struct(F.col("seq").alias("s"), nothing.alias("v")))
+            .when(gap & begins, F.struct(F.col("seq").alias("s"), nothing.alias("v")))
             .when(~gap, F.struct(own(F.col("seq")).alias("s"), F.col("row")[name].alias("v")))
             .alias(f"_{i}")
         )
@@ -289,11 +292,16 @@ def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
 
 
 def _in_place(
-    told: DataFrame, rows: DataFrame | None, deleted: Sequence[DataFrame], tracked: Sequence[str]
+    told: DataFrame,
+    rows: DataFrame | None,
+    deleted: Sequence[DataFrame],
+    images: DataFrame | None,
+    tracked: Sequence[str],
 ) -> DataFrame:
     """Place what unanchored events say among all else that is known of their key.
 
     It comes behind what has a lower LSN, and behind a row of a snapshot that it follows in its partition.
+    Images do not tell where their values came in a partition.
     """
     beside: list[list[Column]] = [[] for _ in tracked]
     places = [*([] if rows is None else [rows]), *deleted]
@@ -306,6 +314,11 @@ def _in_place(
             column, row = _of_column(f"{mark}.seq", f"{mark}.seqs", name), F.col(f"{mark}.seq")
             opened, later = F.col("unanchored"), _is_later("", f"{mark}.")
             beside[i].append(beside_stored(F.col(f"_{i}.s"), column, row, unanchored=opened, later=later))
+    if images is not None:
+        known = images.groupBy("key").agg(F.collect_list("seqs").alias("_images"))
+        told = told.join(known, "key", "left")
+        for i, name in enumerate(tracked):
+            beside[i].append(_beside_images(F.col(f"_{i}.s"), name))
     newest = {
         f"_{i}": F.when(
             F.col(f"_{i}").isNotNull(),
@@ -315,7 +328,18 @@ def _in_place(
         )
         for i, each in enumerate(beside)
     }
-    return told.withColumns(newest).drop(*(f"_place{number}" for number in range(len(places))))
+    return told.withColumns(newest).drop("_images", *(f"_place{number}" for number in range(len(places))))
+
+
+def _beside_images(value: Column, name: str) -> Column:
+    """Return the sequence of a value next to those that the images of its key have of the column."""
+    opened, nowhere = F.col("unanchored"), F.lit(False)
+
+    def beside(seqs: Column) -> Column:
+        base = F.substring(seqs[F.lit(name)], 1, WIDTH)
+        return placed(value, base, unanchored=opened, follows=nowhere)
+
+    return F.array_max(F.transform("_images", beside))
 
 
 def _is_later(one: str, other: str) -> Column:
@@ -369,7 +393,8 @@ def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFra
     for i in range(len(tracked)):
         seq = F.col(f"_{i}.s")
         usable = F.when(is_stored | _follows(seq, _is_later("_", "")), seq)
-        newest.append(F.max_by(F.when(usable.isNotNull(), F.col(f"_{i}")), usable).alias(f"_{i}"))
+        place = F.when(usable.isNotNull(), F.struct(usable, *_arrival(F.col(f"_{i}.v"))))
+        newest.append(F.max_by(F.col(f"_{i}"), place).alias(f"_{i}"))
         newest.append(F.max(F.when(is_stored, usable)).alias(f"_{i}_stored"))
     stored = [F.coalesce(f"_{i}_stored", F.lit(MISSING)) for i in range(len(tracked))]
     return (
@@ -389,6 +414,17 @@ def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFra
             _seqs(stored, tracked).alias("stored"),
         )
     )
+
+
+def _arrival(value: Column) -> list[Column]:
+    """Return what orders facts at one place: the arrival of their records, null if that is not known.
+
+    If several rows exchange their keys at one position, a key has a delete and a create there. Where it is
+    not known when one of them arrived, a value counts for more than the delete.
+    """
+    origin = [F.col(f"_{name}") for name in ORIGIN]
+    is_placed = reduce(Column.__or__, [each.isNotNull() for each in origin])
+    return [F.when(is_placed, 1).when(value.isNotNull(), 2).otherwise(0), *origin]
 
 
 def _follows(value: Column, later: Column) -> Column:

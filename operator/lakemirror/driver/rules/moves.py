@@ -90,13 +90,17 @@ def images(
     """
     told = [*(each.move for each in stored), *moves(each for mine in events.values() for each in mine)]
     known = {(move.key, move.seq): move for move in sorted(told, key=lambda each: each.origin != NO_ORIGIN)}
-    facts = {
-        key: _facts(events.get(key, ()), rows.get(key, ()), tombstones.get(key, ()), table)
-        for key in {each.key for each in told}
-    }
     kept: dict[tuple[Key, bytes], list[Image]] = {}
+    of_key: dict[Key, list[Image]] = {}
     for each in stored:
         kept.setdefault((each.move.key, each.move.seq), []).append(each)
+        of_key.setdefault(each.move.key, []).append(each)
+    facts = {
+        key: _facts(
+            events.get(key, ()), rows.get(key, ()), tombstones.get(key, ()), of_key.get(key, ()), table
+        )
+        for key in {each.key for each in told}
+    }
     found = {at: _image(move, facts[move.key], kept.get(at, ()), table) for at, move in known.items()}
     for _ in range(HOPS):
         passed = inherited(found.values())
@@ -148,16 +152,21 @@ def _is_improved(image: Image, known: Mapping[tuple[Key, bytes], Mapping[str, by
 
 
 def _facts(
-    events: Sequence[Event], stored: Sequence[Row], gone: Sequence[Tombstone], table: Table
+    events: Sequence[Event],
+    stored: Sequence[Row],
+    gone: Sequence[Tombstone],
+    known: Sequence[Image],
+    table: Table,
 ) -> list[_Fact]:
-    """Return all that is said about the columns of a key, whenever it was.
+    """Return all that is said about the columns of a key, whenever it was, except by the images themselves.
 
-    A row that is softly deleted says what a tombstone does.
+    A row that is softly deleted says what a tombstone does. What images have that are ``known`` tells where a
+    change of an open transaction has its place.
     """
     rows = [each for each in stored if each.is_live]
     gone = [*gone, *(Tombstone(each.seq, each.at, each.origin) for each in stored if not each.is_live)]
     facts = [
-        _Fact(name, _beside(said, name, rows, gone), event.origin)
+        _Fact(name, _beside(said, name, rows, gone, known), event.origin)
         for event in anchored(events, stored)
         for name in table.tracked
         if (said := said_by(event, name)) is not None
@@ -174,12 +183,15 @@ def _facts(
     ]
 
 
-def _beside(said: Said, column: str, rows: Iterable[Row], gone: Iterable[Tombstone]) -> Said:
+def _beside(
+    said: Said, column: str, rows: Iterable[Row], gone: Iterable[Tombstone], known: Iterable[Image]
+) -> Said:
     """Return what an event says about a column, in its place among all else that is known of the key."""
     if said.opened is None:
         return said
     seqs = [beside(said, each.seq, each.origin) for each in gone]
     seqs += [beside_stored(said, each, column) for each in rows]
+    seqs += [beside(said, each.said[column].seq[:WIDTH], NO_ORIGIN) for each in known if column in each.said]
     return said._replace(seq=max([said.seq, *seqs]), opened=None)
 
 
@@ -193,21 +205,22 @@ def _image(move: Move, facts: Iterable[_Fact], stored: Sequence[Image], table: T
     newest = {name: _Fact(name, each) for name, each in said.items()}
     for fact in facts:
         name, each, origin = fact
-        if name in newest and _is_newer(fact, newest[name]) and move.follows(each.seq, origin):
+        if name in newest and _place(fact) > _place(newest[name]) and move.follows(each.seq, origin):
             newest[name] = fact
     return Image(move, {name: each.said for name, each in newest.items()}, is_new=not stored)
 
 
-def _is_newer(fact: _Fact, other: _Fact) -> bool:
-    """Return whether a fact replaces another one: by its place, and at one place by the offset.
+def _place(fact: _Fact) -> tuple[bytes, int, str, int, int]:
+    """Return what orders the facts about a column: their places, and at one place their arrival.
 
-    If several rows exchange their keys at one position, a key has a delete and a create there.
+    If several rows exchange their keys at one position, a key has a delete and a create there. Where it is
+    not known when one of them arrived, a value counts for more than the delete.
     """
-    if fact.said.seq != other.said.seq:
-        return fact.said.seq > other.said.seq
-    if fact.origin.in_partition_of(other.origin):
-        return fact.origin.follows(other.origin)
-    return other.said.value is None and fact.said.value is not None
+    topic, partition, offset = fact.origin
+    is_placed, is_there = fact.origin != NO_ORIGIN, fact.said.value is not None
+    known = 1 if is_placed else 2 if is_there else 0
+    place = -1 if partition is None else partition, -1 if offset is None else offset
+    return (fact.said.seq, known, topic or "", *place)
 
 
 def _improved(image: Image, passed: Mapping[str, Sequence[Said]]) -> Image:
