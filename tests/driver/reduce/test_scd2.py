@@ -80,7 +80,7 @@ class Mirror:
         new = [Truncate(seq(e.at), moment(_time(e))) for e in batch if e.op == "t"]
         self.truncates += [each for each in new if each not in self.truncates]
         events = [e for e in batch if e.op != "t"]
-        state = scd2.distinct(self.spark.createDataFrame([_row(e) for e in events], STATE))
+        state = scd2.distinct(self.spark.createDataFrame([_row(e) for e in events], STATE), ["big"])
         firsts: dict[int, int] = {}
         for e in events:
             firsts[e.key] = min(firsts.get(e.key, e.at), e.at)
@@ -241,6 +241,36 @@ CASES: list[tuple[str, Sequence[Sequence[Event]], list[Shown]]] = [
             [Event(10, "c", "z", offset=8)],
         ),
         [Shown(10, None, "b", "x")],
+    ),
+    (
+        "a value that a change left out is that of the change before it at its place",
+        (
+            [INSERT],
+            [Event(30, "u", "b", big="y", offset=1), Event(30, "u", "c", big=None, offset=2)],
+            [Event(40, "u", "d", big=None)],
+        ),
+        [Shown(10, 30, "a", "x"), Shown(30, 40, "c", "y"), Shown(40, None, "d", "y")],
+    ),
+    *(
+        (
+            f"and also if that comes {when}",
+            (
+                [INSERT],
+                [Event(30, "u", *first)],
+                [Event(40, "u", "d", big=None)],
+                [Event(30, "u", *then)],
+            ),
+            [Shown(10, 30, "a", "x"), Shown(30, 40, "c", "y"), Shown(40, None, "d", "y")],
+        )
+        for when, first, then in (
+            ("in a batch before", ("b", "y", 1, None, 1), ("c", None, 1, None, 2)),
+            ("late", ("c", None, 1, None, 2), ("b", "y", 1, None, 1)),
+        )
+    ),
+    (
+        "a create that left a value out begins a new life also if it changes at its place",
+        ([INSERT], [Event(20, "c", "b", big=None, offset=1), Event(20, "u", "c", big=None, offset=2)]),
+        [Shown(10, 20, "a", "x"), Shown(20, None, "c", None)],
     ),
     (
         "a row that is created and deleted at one place is gone after both are sent again",

@@ -133,6 +133,21 @@ def test_of_two_changes_at_one_place_the_later_arrival_counts() -> None:
     assert spans([[second, first]])[0] == [(10, None, 2)]
 
 
+def test_a_value_that_a_change_left_out_is_that_of_the_change_before_it_at_its_place() -> None:
+    """All changes of one SCN of Oracle have one position, and the later one need not carry a large value."""
+    set_, left_out = event("u", 50, 1, offset=51, note="set"), event("u", 50, 2, offset=52)
+    changes = [event("c", 10, 0, note="old"), set_, left_out, event("u", 60, 3)]
+    assert in_any_order(changes, show="note") == [(10, 50, "old"), (50, 60, "set"), (60, None, "set")]
+    assert in_any_order(changes) == [(10, 50, 0), (50, 60, 2), (60, None, 3)]
+    again = [each._replace(origin=Origin("t", 0, 90 + i)) for i, each in enumerate((set_, left_out))]
+    assert spans([changes, again])[1][1] == [SUPERSEDED, DUPLICATE]
+
+
+def test_a_create_that_left_a_value_out_begins_a_new_life_also_if_it_changes_at_its_place() -> None:
+    changes = [event("c", 10, 0, note="old"), event("c", 20, 1, offset=21), event("u", 20, 2, offset=22)]
+    assert in_any_order(changes, show="note") == [(10, 20, "old"), (20, None, None)]
+
+
 def test_a_row_that_is_created_and_deleted_at_one_place_is_gone_after_both_are_sent_again() -> None:
     created, gone = event("c", 10, 1, offset=1), event("d", 10, offset=2)
     sent = [created, gone, event("c", 10, 1, offset=3), event("d", 10, offset=4)]

@@ -6,7 +6,8 @@ versions (their images, and the deletes that ended them). The facts of the tombs
 no version. The history is a function of this set alone, so it does not depend on the order of delivery:
 
 1. *Settle*: of the facts at one place of a key, one counts. An event that says what is already stored is a
-   duplicate; otherwise, the later arrival counts.
+   duplicate; otherwise, the later arrival counts. Values that it did not carry are those of the arrival
+   before it.
 2. *Fold*: in the order of sequence, each image makes a version. The version is valid from its event's time,
    but never from before the beginning of the previous version, to the time from which the next fact is valid:
    [from, to). Values that the source left out are taken from the previous version, as
@@ -111,26 +112,30 @@ class Scd2:
     corrects: bool = False
 
 
-def distinct(events: DataFrame) -> DataFrame:
+def distinct(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
     """Reduce an event frame to one event per place of a key, the last that arrived.
 
-    Returns a state frame (see `lakemirror.driver.reduce.events`) that keeps ``gaps``, ``new_key`` and
-    ``old_key``.
+    Values of ``tracked`` columns that it did not carry are those of the event before it. Returns a state
+    frame (see `lakemirror.driver.reduce.events`) that keeps ``gaps``, ``new_key`` and ``old_key``. ``begun``
+    are the gaps with which a new life of the row begins: a create left them.
     """
     place = Window.partitionBy("key", "seq")
     last = place.orderBy(*ARRIVAL)
     whole = last.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     again = (F.lag("digest").over(last) == F.col("digest")) & F.col("key").isNotNull()
     marked = events.withColumn("_again", F.coalesce(again, F.lit(False)))
+    so_far = last.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     folded = marked.withColumns(
         {
             "_records": F.sum("records").over(whole),
             "_duplicates": F.sum(F.when(F.col("_again"), F.col("records")).otherwise(0)).over(whole),
             "_last": F.lead("seq").over(last).isNull(),
+            **{f"_{i}": F.last(_told(name), ignorenulls=True).over(so_far) for i, name in enumerate(tracked)},
         }
     )
     return folded.where("_last OR key IS NULL").select(
-        *("key", "op", "seq", "unanchored", "event_time", *ARRIVAL, "row", "gaps", "texts"),
+        *("key", "op", "seq", "unanchored", "event_time", *ARRIVAL),
+        *_completed(tracked),
         *("new_key", "old_key"),
         F.when(F.col("key").isNull(), F.col("records"))
         .otherwise(F.col("_records"))
@@ -142,13 +147,53 @@ def distinct(events: DataFrame) -> DataFrame:
     )
 
 
+def _told(name: str) -> Column:
+    """STRUCT<value, text, begins, ends>: what an event says about a column; null if it says nothing.
+
+    ``begins`` says that it is a create that left the value out: nothing older fills it except what its row
+    had under another key. ``ends`` says that it is a delete.
+    """
+    gap, nothing = F.coalesce(F.array_contains("gaps", name), F.lit(False)), F.lit(None)
+
+    def said(value: Column, text: Column, *, begins: bool = False, ends: bool = False) -> Column:
+        marks = F.lit(begins).alias("begins"), F.lit(ends).alias("ends")
+        return F.struct(value.alias("value"), text.alias("text"), *marks)
+
+    return (
+        F.when(F.col("op") == Op.DELETE, said(nothing, nothing, ends=True))
+        .when(~gap, said(F.col("row")[name], F.col("texts")[name]))
+        .when(F.col("op") == Op.CREATE, said(nothing, nothing, begins=True))
+    )
+
+
+def _completed(tracked: Sequence[str]) -> list[Column]:
+    """Return ``row``, ``gaps``, ``texts`` and ``begun`` with what the events at one place say together."""
+    if not tracked:
+        none = F.array().cast("array<string>").alias("begun")
+        return [F.col("row"), F.col("gaps"), F.col("texts"), none]
+    told = {name: F.col(f"_{i}") for i, name in enumerate(tracked)}
+    live = F.col("op") != Op.DELETE
+    values = {name: F.when(live, each["value"]) for name, each in told.items()}
+    open_ = [F.when(each.isNull() | each["begins"] | each["ends"], name) for name, each in told.items()]
+    begun = [F.when(each["begins"], name) for name, each in told.items()]
+    texts = texts_of(F.col("texts"), {name: each["text"] for name, each in told.items()})
+    return [
+        F.when(live, with_values("row", values)).otherwise(F.col("row")).alias("row"),
+        F.when(live, F.array_compact(F.array(*open_))).otherwise(F.col("gaps")).alias("gaps"),
+        F.when(live, texts).otherwise(F.col("texts")).alias("texts"),
+        F.array_compact(F.array(*begun)).alias("begun"),
+    ]
+
+
 def of_events(state: DataFrame, tracked: Sequence[str]) -> DataFrame:
     """Return the facts of a batch. ``state`` is the result of `distinct`."""
     gap = [F.coalesce(F.array_contains("gaps", name), F.lit(False)) for name in tracked]
     # A create begins a new life: nothing older fills it except what its row had under another key.
-    nothing = F.when(F.col("op") == Op.CREATE, F.col("seq")).otherwise(F.lit(MISSING))
     seqs = {
-        name: F.when((F.col("op") != Op.DELETE) & left_out, nothing).otherwise(own(F.col("seq")))
+        name: F.when(
+            (F.col("op") != Op.DELETE) & left_out,
+            F.when(F.array_contains("begun", name), F.col("seq")).otherwise(F.lit(MISSING)),
+        ).otherwise(own(F.col("seq")))
         for name, left_out in zip(tracked, gap, strict=True)
     }
     return state.select(
@@ -301,7 +346,7 @@ def fold(facts: DataFrame, plan: Scd2, batch: int, patches: DataFrame | None = N
         above = F.max(F.when(F.col("anchored"), F.col("seq"))).over(Window.partitionBy("key"))
         kept = ~F.col("kind").isin(*HIDDEN) | F.col("_above").isNull() | (F.col("seq") > F.col("_above"))
         facts = facts.withColumn("_above", above).where(kept).drop("_above")
-    settled = _settled(facts, plan, batch).withColumn("patched", F.lit(False))
+    settled = _settled(facts, plan, batch)
     if patches is not None:
         settled = _patched(settled, patches, plan.tracked)
     return _versions(settled, plan)
@@ -384,7 +429,13 @@ def _settled(facts: DataFrame, plan: Scd2, batch: int) -> DataFrame:
     arrival = F.struct(*ARRIVAL)
     last = F.col("kind") == "event" if plan.corrects else F.lit(False)
     order = place.orderBy(F.col("_again"), arrival.desc_nulls_last(), last.desc(), F.col("kind").desc())
-    ranked = counted.withColumns({"_rank": F.row_number().over(order)})
+    arrived = place.orderBy(arrival.asc_nulls_first(), last.asc(), F.col("kind").asc())
+    so_far = arrived.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    said = {
+        f"_v{i}": F.last(_carried_here(name), ignorenulls=True).over(so_far)
+        for i, name in enumerate(plan.tracked)
+    }
+    ranked = counted.withColumns({"_rank": F.row_number().over(order), **said})
     lost = event & ~F.col("_again") & (F.col("_rank") > 1)
     whole = {
         "applied": F.when(event & ~lost & (~F.col("_again") | ~F.col("_known")), F.col("own")),
@@ -396,8 +447,38 @@ def _settled(facts: DataFrame, plan: Scd2, batch: int) -> DataFrame:
         ranked.withColumns(sums)
         .where("_rank = 1")
         .withColumn("was", F.col("_stored.was"))
-        .drop("_rank", "_stored", "_ends", "_again", "_known")
+        .withColumns(_together(plan))
+        .drop("_rank", "_stored", "_ends", "_again", "_known", *said)
     )
+
+
+def _carried_here(name: str) -> Column:
+    """STRUCT<said, ends>: what a fact itself says about a column, and whether it is a delete; or null."""
+    said, deletes = _carried(name), F.col("op") == Op.DELETE
+    known = (F.col("kind") != "began") & (deletes | said.isNotNull())
+    return F.when(known, F.struct(F.when(~deletes, said).alias("said"), deletes.alias("ends")))
+
+
+def _together(plan: Scd2) -> dict[str, Column]:
+    """Return a fact with the values that it did not carry, but those that arrived before it at its place.
+
+    ``patched`` says that it has any.
+    """
+    seq, row, texts, seqs, newer = F.col("seq"), F.col("row"), {}, {}, F.lit(False)
+    for i, name in enumerate(plan.tracked):
+        told, mine = F.col(f"_v{i}.said"), event_part(_seq_of(name), F.col("seq")) == F.col("seq")
+        use = F.coalesce(~mine & ~F.col("anchored") & told.isNotNull(), F.lit(False))
+        row = row.withField(quoted(name), F.when(use, told["value"]).otherwise(F.col("row")[name]))
+        texts[name] = F.when(use, told["text"]).otherwise(F.col("texts")[name])
+        seqs[name] = F.when(use, told["seq"]).otherwise(_seq_of(name))
+        newer = newer | use
+    use = (F.col("op") != Op.DELETE) & newer
+    return {
+        "row": F.when(use, row).otherwise(F.col("row")),
+        "texts": F.when(use, texts_of(F.col("texts"), texts)).otherwise(F.col("texts")),
+        "seqs": F.when(use, older_seqs(seqs, seq)).otherwise(F.col("seqs")),
+        "patched": use,
+    }
 
 
 def _left_out(name: str, plan: Scd2, seqs: str = "seqs") -> Column:
@@ -432,7 +513,7 @@ def _patched(facts: DataFrame, patches: DataFrame, tracked: Sequence[str]) -> Da
         {
             "row": F.when(use, row).otherwise(F.col("row")),
             "seqs": F.when(use, older_seqs(seqs, F.col("seq"))).otherwise(F.col("seqs")),
-            "patched": F.coalesce(use & newer, F.lit(False)),
+            "patched": F.col("patched") | F.coalesce(use & newer, F.lit(False)),
         }
     ).drop("_sent", "_patch")
 

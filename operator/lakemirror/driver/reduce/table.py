@@ -210,7 +210,7 @@ def _reduce_to_versions(
     if not plan.reading.versions:
         return Reduced(truncates=found)
     events, waiting = without_waiting(table, plan, decoder.decode(changes))
-    state = State(_numbered(distinct(events)))
+    state = State(_numbered(distinct(events, plan.tracked)))
     return Reduced(events, state, replace(_count(state, plan.reading), waiting=waiting), found)
 
 
@@ -462,7 +462,8 @@ def no_events(table: MirroredTable, plan: TablePlan) -> DataFrame:
     """Return an empty frame of the events that make versions."""
     state = _no_state(table, plan)
     key = state.schema["key"].dataType
-    more = {"gaps": ArrayType(StringType()), "new_key": key, "old_key": key}
+    names = ArrayType(StringType())
+    more = {"gaps": names, "begun": names, "new_key": key, "old_key": key}
     return state.withColumns({name: F.lit(None).cast(kind) for name, kind in more.items()})
 
 

@@ -6,7 +6,7 @@ version shows. The history is a function of this set alone:
 
 1. `_placed`: facts of transactions that were open during a snapshot take their place.
 2. `_settled`: of the facts at one place, one counts. An event that says what is stored is a duplicate;
-   otherwise the later arrival counts.
+   otherwise the later arrival counts. Values that it did not carry are those of the arrival before it.
 3. `_filled`: values that a fact did not carry are those of the fact before it.
 4. `_begins` and `_timed`: which facts begin a version, and since when they hold: never from before the
    version before them.
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from lakemirror.driver.codes import Op
@@ -210,16 +211,17 @@ def _distinct(events: Sequence[Event], table: Table) -> tuple[list[Fact], dict[i
     Of an event that was sent twice in a row, the first delivery stands.
     """
     outcomes: dict[int, Outcome] = {}
-    found: dict[bytes, tuple[int, Event]] = {}
+    found: dict[bytes, tuple[int, Event, Fact]] = {}
     for number, event in sorted(enumerate(events), key=lambda each: each[1].arrival):
-        before = found.get(event.seq)
+        before, fact = found.get(event.seq), _fact_of(event, number, table)
         if before is not None and is_again(event, before[1]):
             outcomes[number] = Outcome.DUPLICATE
             continue
         if before is not None:
             outcomes[before[0]] = Outcome.SUPERSEDED
-        found[event.seq] = (number, event)
-    return [_fact_of(event, number, table) for number, event in found.values()], outcomes
+            fact = _completed(fact, before[2], table)
+        found[event.seq] = (number, event, fact)
+    return [fact for _, _, fact in found.values()], outcomes
 
 
 def _fact_of(event: Event, number: int, table: Table) -> Fact:
@@ -229,6 +231,22 @@ def _fact_of(event: Event, number: int, table: Table) -> Fact:
     values = {name: event.row.get(name) for name in table.columns}
     row = Row(event.seq, event.op, event.at, event.origin, values, dict.fromkeys(gaps, nothing), event.texts)
     return Fact(Kind.EVENT, row, event.unanchored, event.seq, number=number, digest=event.digest)
+
+
+def _completed(fact: Fact, former: Fact, table: Table) -> Fact:
+    """Return a fact with values that it did not carry, but the one that arrived before it at its place."""
+    if fact.is_delete or former.is_delete:
+        return fact
+    missing = [name for name in table.tracked if former.carries(name) and not fact.carries(name)]
+    if not missing:
+        return fact
+    values, seqs, texts = dict(fact.row.values), dict(fact.row.seqs), dict(fact.row.texts)
+    for name in missing:
+        values[name], seqs[name] = former.row.values.get(name), former.row.seq_of(name)
+        if name in former.row.texts:
+            texts[name] = former.row.texts[name]
+    seqs = {name: each for name, each in seqs.items() if each != own(fact.seq)}
+    return replace(fact, row=fact.row._replace(values=values, seqs=seqs, texts=texts))
 
 
 def _stored_facts(stored: Stored, tracking: Tracking) -> list[Fact]:
@@ -334,7 +352,7 @@ def _settled(facts: Iterable[Fact], table: Table, batch: int | None) -> tuple[li
         }
         repeated = [number for number, stands in again.items() if stands]
         first = max(here, key=lambda each: (each.number not in repeated, *_rank(each, table)))
-        settled.append(first)
+        settled.append(_completed_by(here, first, table))
         for each in here:
             if each.number is not None:
                 known = again[each.number] and _is_known(each, stored, here, batch)
@@ -343,6 +361,19 @@ def _settled(facts: Iterable[Fact], table: Table, batch: int | None) -> tuple[li
                     Outcome.STALE if lost else Outcome.DUPLICATE if known else Outcome.APPLIED
                 )
     return settled, outcomes
+
+
+def _completed_by(here: Iterable[Fact], fact: Fact, table: Table) -> Fact:
+    """Return the fact that counts at a place with values that it did not carry, but earlier arrivals did.
+
+    They are those since the last delete there.
+    """
+    rank = _rank(fact, table)
+    earlier = [each for each in here if _rank(each, table) < rank and each.kind is not Kind.BEGAN]
+    arrived = sorted(earlier, key=lambda each: _rank(each, table), reverse=True)
+    for each in takewhile(lambda each: not each.is_delete, arrived):
+        fact = _completed(fact, each, table)
+    return fact
 
 
 def _rank(fact: Fact, table: Table) -> tuple[object, ...]:
