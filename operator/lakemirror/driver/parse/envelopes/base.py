@@ -71,14 +71,24 @@ LIMITS: Final = f"(of at most {LEVELS} levels, with at most {CHARACTERS:,} chara
 KEY: Final = "schema STRING, payload STRING"
 """A key that may be wrapped with its schema."""
 
-_MANY_DIGITS: Final = r"(?<!\d)(?=[\d.]{17})\d++\.\d"
+_DIGIT, _OF_NUMBER = "[0123456789]", "[0123456789.]"
+"""Classes that Java looks up in a table. It asks about each part of ``[\\d.]`` in turn."""
+_MANY_DIGITS: Final = (
+    rf"{_DIGIT}(?<!{_DIGIT}{{2}})(?={_OF_NUMBER}{{16}}){_DIGIT}*+\.{_DIGIT}"  # more than 16, with a fraction
+)
 """Matches a text that contains a number with more digits than a double holds.
 
 It is tried once for each run of digits, so that its time is linear.
 """
 
-_SUSPECT: Final = r"[\d.]{39}|[\d.]{16}[eE]|\d[eE][-+]?\d{3}"
-"""Matches a text that may contain a number that neither 38 digits nor a double can hold."""
+_SUSPECT: Final = (
+    rf"{_OF_NUMBER}(?<!{_OF_NUMBER}{{2}}){_OF_NUMBER}*+(?:(?<={_OF_NUMBER}{{39}})|"
+    rf"(?<={_OF_NUMBER}{{16}})[eE]|(?<={_DIGIT})[eE][-+]?{_DIGIT}{{3}})"
+)
+"""Matches a text that may contain a number that neither 38 digits nor a double can hold.
+
+It is tried once for each run of digits and points, at whose end it is decided.
+"""
 _NUMBER: Final = r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$"
 
 _SURROGATE: Final = r"\\u[dD][89a-fA-F]"
@@ -215,11 +225,17 @@ def misfit(text: Column, names: Mapping[str, str], path: Sequence[str] = ()) -> 
     return F.coalesce(*found)
 
 
-def exact(text: Column, path: Sequence[str], read: Column) -> Column:
+def has_many_digits(text: Column) -> Column:
+    """Return whether JSON may have a number with more digits than a double holds (BOOLEAN)."""
+    return text.rlike(_MANY_DIGITS)
+
+
+def exact(text: Column, path: Sequence[str], read: Column, many_digits: Column | None = None) -> Column:
     """Return the value at a path in a JSON text, with all digits of its numbers (STRING).
 
     ``read`` is that value as read by `document`. There, ``from_json`` treats numbers with a fraction as
-    doubles, even in values that it extracts as text.
+    doubles, even in values that it extracts as text. ``many_digits`` is `has_many_digits` of the text, if
+    that is known: asking takes as long as reading the text.
     """
     form = _VALUES
     for name in reversed(path):
@@ -227,7 +243,8 @@ def exact(text: Column, path: Sequence[str], read: Column) -> Column:
     whole = F.from_json(text, form, _OPTIONS)
     for name in path:
         whole = whole[name]
-    return F.when(text.rlike(_MANY_DIGITS), F.coalesce(F.to_json(whole), read)).otherwise(read)
+    asked = has_many_digits(text) if many_digits is None else many_digits
+    return F.when(asked, F.coalesce(F.to_json(whole), read)).otherwise(read)
 
 
 def as_sent(text: Column) -> Column:
@@ -236,7 +253,7 @@ def as_sent(text: Column) -> Column:
     They read up to 38 digits exactly, and other numbers as doubles. A double is exact if its shortest
     spelling has the same digits. Documents with a schema are left alone: it says what their numbers are.
     """
-    changed = text.rlike(_SUSPECT) & ~text.startswith('{"schema":{')
+    changed = ~text.startswith('{"schema":{') & text.rlike(_SUSPECT)
     return F.when(changed, _with_texts(text)).otherwise(text)
 
 
@@ -311,9 +328,18 @@ def has_schema(wrapped: Column) -> Column:
     return F.coalesce(wrapped["schema"].contains('"fields"') & wrapped["payload"].isNotNull(), F.lit(False))
 
 
+def sent() -> Column:
+    """Return the value of a record as `as_sent` has it, if `embedded.split` could not split it (STRING).
+
+    It takes as long as reading the text, and is used several times, so that it is a column: ``sent``.
+    """
+    return F.when(F.col("value_payload").isNull(), as_sent(F.col("value").cast("string")))
+
+
 def unsplit(name: str, form: str) -> Column:
-    """Read a document as a whole if `embedded.split` could not split it."""
-    return F.when(F.col(f"{name}_payload").isNull(), document(as_sent(F.col(name).cast("string")), form))
+    """Read a document as a whole if `embedded.split` could not split it. The value is that of `sent`."""
+    text = F.col("sent") if name == "value" else as_sent(F.col(name).cast("string"))
+    return F.when(F.col(f"{name}_payload").isNull(), document(text, form))
 
 
 def key_text() -> Column:

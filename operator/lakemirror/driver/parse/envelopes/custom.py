@@ -124,9 +124,10 @@ class Custom(Classifier):
         found, parts = _parsed(self._paths())
         return [
             *self._encoding.split(("value", "key"), self._embedded(known)),
+            [F.col("*"), as_sent(F.col("value").cast("string")).alias("sent")],
             [
                 F.col("*"),
-                plain_document(F.coalesce("value_payload", _sent())).alias("v"),
+                plain_document(F.coalesce("value_payload", "sent")).alias("v"),
                 unsplit("value", KEY).alias("w"),
                 unsplit("key", KEY).alias("k"),
             ],
@@ -401,12 +402,7 @@ class Custom(Classifier):
 
 def _whole() -> Column:
     """Return a record without a schema."""
-    return exact(_sent(), (), F.col("v.it"))
-
-
-def _sent() -> Column:
-    """Return the value as text, with all digits of its numbers."""
-    return as_sent(F.col("value").cast("string"))
+    return exact(F.col("sent"), (), F.col("v.it"))
 
 
 def _time_name(path: Sequence[str], text: Column, identity: Column, known: Mapping[int, str]) -> Column:

@@ -19,9 +19,9 @@ from lakemirror.driver.parse.envelopes.base import (
     LIMITS,
     PLACE,
     Classifier,
-    as_sent,
     document,
     exact,
+    has_many_digits,
     has_schema,
     header,
     is_object,
@@ -31,6 +31,7 @@ from lakemirror.driver.parse.envelopes.base import (
     misfit,
     quoted,
     schema,
+    sent,
     unreadable,
     unsplit,
 )
@@ -79,8 +80,10 @@ def _steps(
 ) -> list[list[Column]]:
     """Return the columns to select from records whose payloads are split off, one list after the other."""
     return [
+        [F.col("*"), sent().alias("sent")],
         [
             F.col("*"),
+            has_many_digits(F.col("sent")).alias("many_digits"),
             document(F.col("value_payload"), _BODY).alias("p"),
             unsplit("value", _VALUE).alias("v"),
             unsplit("key", KEY).alias("k"),
@@ -171,9 +174,10 @@ def _body(parsed: str, path: Sequence[str] | None = None) -> Column:
     """Return the envelope; without a schema, it is at a ``path``, and its images keep all digits."""
     fields = {name: F.col(f"{parsed}.{name}") for name in _FIELDS}
     if path is not None:
-        text, plain = as_sent(F.col("value").cast("string")), F.col("v.it.schema").isNull()
+        text, asked, plain = F.col("sent"), F.col("many_digits"), F.col("v.it.schema").isNull()
         for name in ("before", "after"):
-            fields[name] = F.when(plain, exact(text, (*path, name), fields[name])).otherwise(fields[name])
+            whole = exact(text, (*path, name), fields[name], asked)
+            fields[name] = F.when(plain, whole).otherwise(fields[name])
     return F.struct(*[each.alias(name) for name, each in fields.items()])
 
 

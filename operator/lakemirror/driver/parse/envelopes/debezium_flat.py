@@ -22,7 +22,6 @@ from lakemirror.driver.parse.envelopes.base import (
     LIMITS,
     PLACE,
     Classifier,
-    as_sent,
     document,
     event,
     exact,
@@ -39,6 +38,7 @@ from lakemirror.driver.parse.envelopes.base import (
     plain_document,
     quoted,
     schema,
+    sent,
     source_block,
     unreadable,
     unsplit,
@@ -132,10 +132,11 @@ class DebeziumFlat(Classifier):
         rows = {each: _unwrapped_schema(text) for each, text in known.items()}
         return [
             *self._encoding.split(("value", "key"), rows),
+            [F.col("*"), sent().alias("sent")],
             [
                 F.col("*"),
                 unsplit("value", KEY).alias("v"),
-                plain_document(F.coalesce("value_payload", _sent())).alias("whole"),
+                plain_document(F.coalesce("value_payload", "sent")).alias("whole"),
                 unsplit("key", KEY).alias("k"),
                 _headers().alias("added"),
             ],
@@ -169,8 +170,8 @@ class DebeziumFlat(Classifier):
             *map(F.col, (*PLACE, "problem", "key", "value", "headers", "added")),
             *map(F.col, ("value_payload", "key_payload")),
             F.when(F.col("value_payload").isNotNull() | wrapped, F.coalesce("value_payload", "v.it.payload"))
-            .when(bare, exact(_sent(), ("payload",), F.col("v.it.payload")))
-            .otherwise(exact(_sent(), (), F.col("whole.it")))
+            .when(bare, exact(F.col("sent"), ("payload",), F.col("v.it.payload")))
+            .otherwise(exact(F.col("sent"), (), F.col("whole.it")))
             .alias("body"),
             (F.col("whole.it").isNull() | F.col("whole._corrupt").isNotNull()).alias("value_fails"),
             key_fails().alias("key_fails"),
@@ -285,11 +286,6 @@ class DebeziumFlat(Classifier):
             server=server(source),
             source_time=source_micros(source),
         )
-
-
-def _sent() -> Column:
-    """Return the value as text, with all digits of its numbers."""
-    return as_sent(F.col("value").cast("string"))
 
 
 def _unwrapped_schema(text: str) -> str:

@@ -22,6 +22,7 @@ from lakemirror.driver.parse.envelopes.base import (
     document,
     event,
     exact,
+    has_many_digits,
     is_object,
     kind_of,
     misfit,
@@ -83,7 +84,12 @@ class Maxwell(Classifier):
     def steps(self, known: Mapping[int, str]) -> list[list[Column]]:
         by = self._ordering.by
         return [
-            [F.col("*"), document(as_sent(F.col("value").cast("string")), _BODY).alias("v")],
+            [F.col("*"), as_sent(F.col("value").cast("string")).alias("sent")],
+            [
+                F.col("*"),
+                has_many_digits(F.col("sent")).alias("many_digits"),
+                document(F.col("sent"), _BODY).alias("v"),
+            ],
             [F.col("*"), _body().alias("b"), _key_columns().alias("key_columns"), _misfit().alias("misfit")],
             [F.col("*"), *_parts(), _position().alias("source")],
             [F.col("*"), *_keys(), _reason(by).alias("reason")],
@@ -139,13 +145,13 @@ def _fails() -> Column:
 def _misfit() -> Column:
     """Return the first field that has another type than Maxwell gives it (STRING)."""
     kinds = {**dict.fromkeys(NUMBERS, "BIGINT"), "commit": "BOOLEAN", "primary_key_columns": "ARRAY"}
-    return F.when(_fails(), misfit(as_sent(F.col("value").cast("string")), kinds))
+    return F.when(_fails(), misfit(F.col("sent"), kinds))
 
 
 def _body() -> Column:
     """Return the record with all digits of the row's decimals, which are JSON numbers."""
-    value, it = as_sent(F.col("value").cast("string")), F.col("v.it")
-    images = {name: exact(value, (name,), it[name]) for name in ("data", "old")}
+    value, asked, it = F.col("sent"), F.col("many_digits"), F.col("v.it")
+    images = {name: exact(value, (name,), it[name], asked) for name in ("data", "old")}
     return F.when(it.isNotNull(), F.struct(*[images.get(name, it[name]).alias(name) for name in _NAMES]))
 
 
