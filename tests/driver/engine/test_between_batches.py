@@ -124,6 +124,29 @@ def test_the_engine_goes_on_beside_others(name: str, left: Left) -> None:
     assert left.applied[name] >= 2
 
 
+def test_lost_tombstones_are_not_begun_anew(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are lost before a batch that needs none of them. Then come a delete, and a late change."""
+    of, shop, apply = table("items", Column("v", "int32", optional=True)), Shop(), BatchApplier.apply
+    found = [[each for id in (1, 2, 3) for each in shop.create(of, id=id, v=id)]]
+    late = shop.update(of, id=3, v=2)
+    found += [shop.delete(of, id=3, v=3), shop.update(of, id=1, v=10), shop.delete(of, id=2, v=2), late]
+    mirroring = Mirroring(tmp_path).deliver(found)
+    path = mirroring.path("demo", "public", "items")
+
+    def after_loss(self: BatchApplier, raw: DataFrame, batch: Batch) -> Any:
+        if batch.batch_id == 2:
+            shutil.rmtree(f"{path}/_tombstones")
+        return apply(self, raw, batch)
+
+    monkeypatch.setattr(BatchApplier, "apply", after_loss)
+    with engines.in_columns(spark):
+        summary = mirroring.run(spark)
+    assert "tombstones" in summary.held["demo.public.items"]
+    assert sorted(map(tuple, at(spark, path).collect())) == [(1, 10), (2, 2)]
+
+
 def test_a_delete_whose_tombstone_a_crash_has_left_is_not_counted_as_repeated(
     spark: SparkSession, tmp_path: Path
 ) -> None:

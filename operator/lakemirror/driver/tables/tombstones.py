@@ -32,6 +32,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakemirror.driver.raised import LakemirrorError
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import keys
 from lakemirror.driver.tables.delta import is_table
@@ -72,6 +73,10 @@ class Summary:
     oldest: datetime | None = None
     merged: bool = False
     latest: datetime | None = None
+
+
+class TombstonesGone(LakemirrorError):
+    """Tombstones were lost while a mirror was written. Who opens it again is told what to do about that."""
 
 
 class DeltaFacts:
@@ -122,7 +127,12 @@ class Tombstones:
         return self._facts.frame()
 
     def add(self, rows: DataFrame, summary: Summary) -> None:
-        """Add facts. ``summary`` is the summary that includes them."""
+        """Add facts. ``summary`` is the summary that includes them.
+
+        Raises TombstonesGone where there were some, which would otherwise be begun anew.
+        """
+        if self.exist and not self._facts.exist:
+            raise TombstonesGone("its tombstones are gone")
         self._facts.add(rows)
         self.summary, self.exist = summary, True
 
