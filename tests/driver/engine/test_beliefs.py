@@ -11,18 +11,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.checkpoint.possession import Possessor
 from lakemirror.driver.columns.changes import schema_of
+from lakemirror.driver.columns.fold import OUTCOMES
 from lakemirror.driver.columns.payloads import Payloads
 from lakemirror.driver.columns.stored import as_tombstones, rows_schema, tombstones_schema
 from lakemirror.driver.engine import blocks, buckets, engine, job
 from lakemirror.driver.engine.believed import Learned, _facts, _of_mirror, document
 from lakemirror.driver.engine.blocks import Dividing, Report, divided
-from lakemirror.driver.engine.buckets import Counted, Done
+from lakemirror.driver.engine.buckets import Counted, Done, Outcomes
 from lakemirror.driver.engine.commits import Author, DeltaTable, Overtaken, changes_in
 from lakemirror.driver.engine.engine import Engine, _absent, _Table
 from lakemirror.driver.engine.job import JobResult
@@ -140,6 +142,13 @@ def test_rows_that_updates_insert_are_counted_in_each_bucket_by_itself() -> None
     assert list(map(_absent, (created, beside, absent))) == [0, 0, 1]
 
 
+def test_outcomes_of_plain_changes_and_of_others_are_counted_together() -> None:
+    plain = np.array([OUTCOMES.index(each) for each in (Outcome.STALE, Outcome.APPLIED)], np.int8)
+    both = Outcomes(plain, [Outcome.NO_ROW_CHANGE, Outcome.STALE])
+    assert both.numbers == {Outcome.STALE: 2, Outcome.APPLIED: 1, Outcome.NO_ROW_CHANGE: 1}
+    assert both.stale.tolist() == [0, 3]
+
+
 @pytest.mark.parametrize(("soft", "rows"), [("gone", 1), (None, 0)])
 def test_a_softly_deleted_row_that_is_new_is_none_that_an_update_inserts(
     tmp_path: Path, soft: str | None, rows: int
@@ -156,7 +165,9 @@ def test_a_softly_deleted_row_that_is_new_is_none_that_an_update_inserts(
         schema_of(disk.kinds),
     )
     ends = pa.RecordBatch.from_pylist([], tombstones_schema(disk.kinds, ["id"]))
-    about: Any = changes, [Outcome.APPLIED] * 2, None, ends, table, None
+    outcomes = Outcomes(np.zeros(2, np.int8), [])
+    assert outcomes.numbers == {Outcome.APPLIED: 2}
+    about: Any = changes, outcomes, None, ends, table, None
     counted = buckets._counted(*about, rows)
     assert _absent(Done(TableChange(1, inserted=rows, updated=1), counted=counted)) == 0
     counted = buckets._counted(*about, rows + 1)
@@ -181,7 +192,7 @@ def test_what_a_tombstone_forbids_creates_no_row(
         "__origin": {"topic": "t", "partition": 0, "offset": 5},
     }
     ends = pa.RecordBatch.from_pylist([gone], tombstones_schema(disk.kinds, ["id"]))
-    about: Any = changes, [Outcome.APPLIED] * 2, None, ends, table, None, 1
+    about: Any = changes, Outcomes(np.zeros(2, np.int8), []), None, ends, table, None, 1
     assert buckets._counted(*about).keys == keys
 
 

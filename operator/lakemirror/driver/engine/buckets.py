@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -56,6 +57,7 @@ log = logging.getLogger(__name__)
 FOUND: Final = "what STRING, number INT, content BINARY"
 """The schema of what the job returns: reports of the first stage, and outcomes of buckets."""
 OUTCOME: Final = "outcome"
+_STALE: Final = OUTCOMES.index(Outcome.STALE)
 _NEVER: Final = 2**63 - 1
 """Stands for the time of a change that says none: nothing was made long after it."""
 _SCHEMA: Final = pa.schema([("what", pa.string()), ("number", pa.int32()), ("content", pa.binary())])
@@ -210,9 +212,9 @@ def _of_bucket(
     now = time.time_ns() // 1_000_000
     change = change_of(store, place.files, stored, result, mirrored.key, now, whole=whole)
     records = [outcome for outcome, event in zip(result.of_odd, events, strict=True) if not event.is_half]
-    outcomes = [OUTCOMES[each] for each in result.outcomes] + records
     try:
         gone = _gone(ends, images, events, table)
+        outcomes = Outcomes(result.outcomes, records)
         counted = _counted(stood, outcomes, stored, gone, table, place, change.inserted)
         again = _known(result.tombstones, gone, table)
         moved = as_facts(result.images, mirrored.kinds, mirrored.key) if result.images else None
@@ -328,18 +330,37 @@ def _known(tombstones: pa.RecordBatch, gone: pa.RecordBatch, table: Believed) ->
     return int((own.values <= known.values).sum())
 
 
+class Outcomes(NamedTuple):
+    """The outcomes of the changes of a bucket: of plain ones by their numbers (`OUTCOMES`), then of others."""
+
+    plain: npt.NDArray[np.int8]
+    others: Sequence[Outcome]
+
+    @property
+    def numbers(self) -> Mapping[Outcome, int]:
+        """How many changes have each outcome."""
+        counts = np.bincount(self.plain, minlength=len(OUTCOMES)).tolist()
+        return Counter(dict(zip(OUTCOMES, counts, strict=True))) + Counter(self.others)
+
+    @property
+    def stale(self) -> Indices:
+        """The places of those that are stale."""
+        others = [len(self.plain) + i for i, each in enumerate(self.others) if each is Outcome.STALE]
+        return np.concatenate([np.flatnonzero(self.plain == _STALE), np.array(others, np.int64)])
+
+
 def _counted(
     changes: pa.RecordBatch,
-    outcomes: Sequence[Outcome],
+    outcomes: Outcomes,
     stored: StoredRows,
     ends: pa.RecordBatch,
     table: Believed,
     place: StoredMirror,
     inserted: int,
 ) -> Counted:
-    stale = np.flatnonzero([each is Outcome.STALE for each in outcomes])
+    stale = outcomes.stale
     late = _out_of_order(changes, stored, ends, stale, table, place.tolerance) if len(stale) else 0
-    numbers, ops = Counter(outcomes), changes.column("__op")
+    numbers, ops = outcomes.numbers, changes.column("__op")
     if table.filter is not None:  # a row may have been outside before
         return Counted(numbers, out_of_order=late)
     if not inserted or not pc.any(pc.equal(ops, str(Op.UPDATE))).as_py():
