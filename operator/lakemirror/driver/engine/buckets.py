@@ -331,7 +331,7 @@ def _known(tombstones: pa.RecordBatch, gone: pa.RecordBatch, table: Believed) ->
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of the changes of a bucket: of plain ones by their numbers (`OUTCOMES`), then of others."""
+    """The outcomes of the changes of a bucket: numbers of plain ones (`OUTCOMES`), then those of others."""
 
     plain: npt.NDArray[np.int8]
     others: Sequence[Outcome]
