@@ -41,6 +41,24 @@ def test_a_table_knows_up_to_where_changes_by_others_were_looked_for() -> None:
     assert restored.checked == 7
 
 
+def test_a_restore_while_a_batch_was_written_is_noticed_after_it() -> None:
+    """The batch had looked at the mirror before, and the audit has the version that the batch left."""
+    places = Places({"/lake/items": 3}, lambda: {"/lake/items": 5})
+    assert places.look(table(3)) is None
+    commits = Commit(4, changes=True, replaces=True), Commit(5, ours=True, changes=True)
+    places.written(table(5, *commits), 5)
+    for _ in range(2):
+        assert "was restored" in (places.look(table(5, *commits)) or "")
+
+
+def test_a_mirror_that_another_batch_has_written_since_is_where_that_left_it() -> None:
+    """Those of a reload write beside this one, and note it in the audit."""
+    places = Places({"/lake/items": 3}, lambda: {"/lake/items": 6})
+    assert places.look(table(3)) is None
+    places.written(table(4), 4)
+    assert places.look(table(6, Commit(5, changes=True, replaces=True), Commit(6, ours=True))) is None
+
+
 def test_commits_of_the_engine_are_not_read_again() -> None:
     """It makes one in each batch, and Spark may not look at the table for months."""
     places, asked = Places({"/lake/items": 3}, dict), list[tuple[int, int]]()

@@ -77,10 +77,13 @@ class Places:
         return None
 
     def _confirmed(self, table: MirroredTable, place: _Place, newest: int | None, found: Found) -> Found:
-        """Compare again with how the mirror was left according to the audit, if that differs."""
+        """Compare again with how the mirror was left according to the audit, if others have left it so.
+
+        The version that this has left says nothing of what came between its look and its commit.
+        """
         known = {canonical(target): at for target, at in self._again().items()}
         at = known.get(canonical(str(table.location)))
-        if at is None or at == place.checked:
+        if at is None or at in (place.checked, place.after):
             return found
         place.checked = place.after = at
         return _compared(table, place, newest)
