@@ -22,7 +22,7 @@ _OTHERS = (OURS, "deltalake + polars", "floor")
 _FILTER = "tier IS NOT NULL OR balance % 3 <> 1"
 """Some rows meet it at one time and not at another."""
 _MOST_ROWS = 200_000
-"""Rows of loads that are many, or of many tables: they are all there at a time, and are not measured."""
+"""Initial rows where a case has many loads or many tables. Loading them is not measured, and takes long."""
 
 
 @dataclass(frozen=True)

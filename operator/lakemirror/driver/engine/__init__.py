@@ -2,9 +2,9 @@
 
 It is used for mirrors in Delta tables, unless a setting asks for Spark's own plans
 (`api.spark_settings.in_columns`) or records are replayed. What it does not know is applied by these plans,
-table by table in the same batch: a topic in which any record
-teaches something new, a table whose manifest or mirror asks for more than plain current rows, a mirror that
-somebody else has changed. In the order in which a batch meets them:
+table by table in the same batch: a topic in which any record teaches something new, a table whose manifest or
+mirror asks for more than plain current rows, a mirror that somebody else has changed. In the order in which a
+batch meets them:
 
 ====================  ====================================================================================
 `engine`              What is believed of tables between batches; what of a batch is applied here
