@@ -51,6 +51,14 @@ def test_a_restore_while_a_batch_was_written_is_noticed_after_it() -> None:
         assert "was restored" in (places.look(table(5, *commits)) or "")
 
 
+def test_a_copy_from_before_the_last_batch_is_noticed() -> None:
+    """The batch had looked at a version that the copy has."""
+    places = Places({"/lake/items": 3}, lambda: {"/lake/items": 5})
+    assert places.look(table(3)) is None
+    places.written(table(5), 5)
+    assert "has version 4, and the driver left it at version 5" in (places.look(table(4)) or "")
+
+
 def test_a_mirror_that_another_batch_has_written_since_is_where_that_left_it() -> None:
     """Those of a reload write beside this one, and note it in the audit."""
     places = Places({"/lake/items": 3}, lambda: {"/lake/items": 6})

@@ -108,8 +108,10 @@ class Places:
 def _compared(table: MirroredTable, place: _Place, newest: int | None) -> Found:
     """Compare a mirror with how it was left. The log is read only if others may have committed."""
     checked, after = place.checked, place.after
-    if checked is None or newest is None or after is None or newest < checked:
+    if checked is None or newest is None or after is None:
         return left.judge(checked, newest, ())
+    if newest < max(checked, after):
+        return left.judge(max(checked, after), newest, ())
     if newest == after and after - checked <= 1:
         return Found()
     return left.judge(checked, newest, table.mirror.commits(max(checked, newest - _MOST), newest))
