@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pyroaring import BitMap64
 
 from lakemirror.driver.engine import table_change
 from lakemirror.driver.engine.file_rows import FileRows
@@ -135,6 +136,51 @@ def test_scraps_are_combined_as_far_as_memory_allows(
         assert sum(each.rows or 0 for each in change.added) == sum(
             each.rows or 0 for each in files[:combined]
         )
+
+
+@pytest.mark.parametrize("known", ["when they are written", "by their columns"])
+def test_files_whose_rows_take_much_memory_are_no_scraps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    """However small they are: combined, they would be as many files again, in each batch."""
+    table = OnDisk.of(tmp_path / "t", PLAIN)
+    monkeypatch.setattr(table_change, "_IN_MEMORY", 40_000 if known == "when they are written" else 1 << 30)
+    with limits(Limits(little=0, few=3)):
+        for number in range(3):
+            table.apply(puts(range(1000 * number, 1000 * number + 300), 1000 * number + 1))
+        large = {each.path for each in table.snapshot.files.values()}
+        if known == "by their columns":
+            monkeypatch.setattr(table_change, "_IN_MEMORY", 30_000)
+        for number in range(4):
+            assert not is_untidy(table.mirror)
+            made = [*puts([10_000 + number], 9000 + number), *deletes([5 + number], 9100)]
+            assert not table.apply(made).removed
+        assert is_untidy(table.mirror)
+        change = table.apply(puts([10_004], 9200))
+    assert (len(change.added), len(change.removed)) == (1, 4)
+    assert {each.path for each in table.snapshot.files.values()} > large
+    table.require_equal()
+
+
+def test_rows_of_a_small_file_that_take_much_memory_are_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = OnDisk.of(tmp_path / "t", PLAIN)
+    monkeypatch.setattr(table_change, "_IN_MEMORY", 40_000)
+    table.apply(puts(range(300), 1))
+    change = table.apply(puts([5], 1000))
+    assert (len(change.removed), len(change.hidden)) == (0, 1)
+    table.require_equal()
+
+
+def test_whole_rows_are_read_in_small_parts(tmp_path: Path) -> None:
+    """Their texts may be long, and in the file only once."""
+    table = OnDisk.of(tmp_path / "t", PLAIN)
+    table.apply(puts(range(9000), 1))
+    (add,) = table.mirror.files
+    file = FileRows(table.files, add, table.mirror.layout)
+    assert [each.num_rows for each in file.shown(["k0"], BitMap64())] == [9000]
+    assert max(each.num_rows for each in file.shown(table.schema.names, BitMap64())) <= 4096
 
 
 # -- several buckets, and commits of their own ------------------------------------------------------------

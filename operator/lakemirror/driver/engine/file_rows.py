@@ -25,6 +25,8 @@ from lakemirror.driver.writer.stores import Files, Opened
 _FEW, _MANY = 1 << 18, 1 << 15
 """How many rows are read at a time: of at most eight columns, and of more."""
 _FEW_COLUMNS: Final = 8
+_WHOLE: Final = 1 << 12
+"""How many whole rows are read at a time. Their texts may be long, and in the file only once."""
 _HYBRID: Final = frozenset((b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"))
 """What the footers of files say that Spark has written with a rebase mode of LEGACY (`DataSourceUtils`)."""
 _FIRST_DAY: Final = -141_427
@@ -120,15 +122,20 @@ class FileRows:
                     ),
                 )
                 return
-            rows_at_a_time = _FEW if len(names) <= _FEW_COLUMNS else _MANY
             opened.file.fetch(list(self._parts(there, group)))
-            parts = opened.parquet.iter_batches(rows_at_a_time, [group], sorted(there), use_threads=False)
+            most = self._at_a_time(len(names))
+            parts = opened.parquet.iter_batches(most, [group], sorted(there), use_threads=False)
             for part in parts:
                 found = _fitted(part, chosen, schema)
                 if self.is_hybrid and any(map(_has_old, found.columns)):
                     raise OtherCalendar(f"{self._path} has old days or times in the hybrid calendar")
                 yield at, found
                 at += part.num_rows
+
+    def _at_a_time(self, columns: int) -> int:
+        """Return how many rows are read at a time, of so many columns."""
+        most = _FEW if columns <= _FEW_COLUMNS else _MANY
+        return most if columns < len(self.layout.columns) else min(most, _WHOLE)
 
     def shown(self, names: Sequence[str], hidden: BitMap64) -> Iterator[pa.RecordBatch]:
         """Yield columns of the rows that are not hidden."""

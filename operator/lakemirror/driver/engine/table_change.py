@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, takewhile
 from typing import Final
 from uuid import UUID
@@ -47,6 +47,14 @@ _IN_MEMORY: Final = 96 * 1024 * 1024
 """Size in memory, in bytes, at which rows become a file, and of scraps that are combined."""
 _UNPACKED: Final = 2
 """Rows are this many times larger in memory than in an uncompressed file: a guess."""
+_PLACE: Final = 4.0
+"""How many bytes an array takes for each of its values, if they have no fixed size."""
+_LARGE: Final = "lakemirror.large"
+"""A tag of files whose rows take at least half of `_IN_MEMORY`.
+
+Rows with many nulls, or with long texts that repeat, take so little space in a file that its size does not
+show that. Combined with others, such files would become as many files again, in each batch.
+"""
 
 
 class NeedsVectors(ValueError):
@@ -157,7 +165,8 @@ def _in_both(folded: Folded, stored: StoredRows, key: Sequence[str]) -> int:
 
 def is_untidy(mirror: MirrorFiles) -> bool:
     """Return whether a mirror has many scraps, or a file most of whose rows are hidden."""
-    return len(_scraps(mirror.files)) > _FEW or any(hidden_in(each) > _dead(each) for each in mirror.files)
+    is_worn = any(hidden_in(each) > _dead(each) for each in mirror.files)
+    return is_worn or len(_scraps(mirror, mirror.files)) > _FEW
 
 
 def tidied(
@@ -183,8 +192,9 @@ def _require_means(mirror: MirrorFiles, hidden: Mapping[str, BitMap64], *, whole
 
 def _anew(store: Files, mirror: MirrorFiles, hidden: Mapping[str, BitMap64]) -> list[Add]:
     """Return the files to rewrite, if these rows are hidden."""
-    touched = [each for each in mirror.files if each.path in hidden]
-    if not mirror.may_hide or sum(each.size for each in touched) <= _LITTLE:
+    touched, width = [each for each in mirror.files if each.path in hidden], _least_width(mirror)
+    are_little = sum(each.size for each in touched) <= _LITTLE
+    if not mirror.may_hide or (are_little and not any(_is_large(each, width) for each in touched)):
         chosen = {each.path for each in touched}
     else:
         chosen = {each.path for each in touched if len(hidden[each.path]) > _dead(each)}
@@ -193,23 +203,46 @@ def _anew(store: Files, mirror: MirrorFiles, hidden: Mapping[str, BitMap64]) -> 
 
 def _with_scraps(store: Files, mirror: MirrorFiles, chosen: Collection[str]) -> list[Add]:
     """Return the chosen files, and if there are many scraps beside them, as many as fit into memory."""
-    scraps = _scraps(each for each in mirror.files if each.path not in chosen)
+    scraps = _scraps(mirror, (each for each in mirror.files if each.path not in chosen))
     more: list[str] = []
     if len(scraps) > _FEW:
-        sizes = accumulate(_UNPACKED * FileRows(store, each, mirror.layout).unpacked for each in scraps)
+        sizes = accumulate(_memory_of(store, mirror, each) for each in scraps)
         fitting = takewhile(lambda each: each[1] <= _IN_MEMORY, zip(scraps, sizes, strict=False))
         more = [each.path for each, _ in fitting]
     paths = {*chosen, *(more if len(more) >= _WORTHWHILE else ())}
     return [each for each in mirror.files if each.path in paths]
 
 
-def _scraps(files: Iterable[Add]) -> list[Add]:
-    """Return the files that are so small that many of them are better one, the smallest first.
+def _scraps(mirror: MirrorFiles, files: Iterable[Add]) -> list[Add]:
+    """Return the files that are so small that many of them are better one, the smallest first."""
+    width = _least_width(mirror)
+    small = (each for each in files if each.size < _SCRAP and (each.rows or 0) < _SCRAP_ROWS)
+    return sorted((each for each in small if not _is_large(each, width)), key=lambda each: each.size)
 
-    What is written when memory is full has more rows, however well they are compressed: it is no scrap.
-    """
-    found = (each for each in files if each.size < _SCRAP and (each.rows or 0) < _SCRAP_ROWS)
-    return sorted(found, key=lambda each: each.size)
+
+def _is_large(file: Add, width: float) -> bool:
+    """Return whether rows of at least this width take much memory, however small their file is."""
+    return _LARGE in (file.more.get("tags") or {}) or 2 * width * (file.rows or 0) >= _IN_MEMORY
+
+
+def _memory_of(store: Files, mirror: MirrorFiles, file: Add) -> float:
+    """Return about how many bytes the rows of a file take in memory."""
+    unpacked = FileRows(store, file, mirror.layout).unpacked
+    return max(_UNPACKED * unpacked, _least_width(mirror) * (file.rows or 0))
+
+
+def _least_width(mirror: MirrorFiles) -> float:
+    """Return how many bytes a row takes in memory at least, if all of its values are null."""
+    return sum(_width_of(each.type) for each in arrow_schema(mirror.layout.columns))
+
+
+def _width_of(kind: pa.DataType) -> float:
+    if pa.types.is_struct(kind):
+        return sum(_width_of(each.type) for each in kind)
+    try:
+        return float(kind.bit_width / 8)
+    except ValueError:  # texts, arrays and maps have places in their order
+        return _PLACE
 
 
 def _dead(file: Add) -> float:
@@ -234,8 +267,9 @@ def _written(
     added: list[Add] = []
     try:
         for table in _tables(_blocks(store, mirror, rows, anew, hidden, schema), schema):
+            more = {"tags": {_LARGE: "true"}} if 2 * table.nbytes >= _IN_MEMORY else {}
             for file, add in data_files(table, mirror.layout, now, new_id):
-                added.append(add)  # before it is written: half of it may be there
+                added.append(replace(add, more=more))  # before it is written: half of it may be there
                 store.write(file)
     except BaseException:
         _delete(store, added)
@@ -266,11 +300,13 @@ def _blocks(
 def _tables(blocks: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     """Put blocks together to tables of a limited size in memory."""
     held: list[pa.RecordBatch] = []
+    size = 0
     for block in blocks:
         held.append(block)
-        if sum(each.nbytes for each in held) >= _IN_MEMORY:
+        size += block.nbytes
+        if size >= _IN_MEMORY:
             yield pa.Table.from_batches(held, schema)
-            held = []
+            held, size = [], 0
     yield pa.Table.from_batches(held, schema)
 
 
