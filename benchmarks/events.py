@@ -34,9 +34,11 @@ class Load:
     """The sizes of a load. Shares are of a batch's events.
 
     `moves` are changes of the keys of rows, in a load of one table. Late events come up to 3 batches later
-    than they should. `hot` is the share of updates that go to one key in a thousand; the first `recent`
-    batches change only the newest twentieth of the keys. `filter` is an SQL condition that the rows of all
-    tables have to meet.
+    than they should. `bad` is how many records follow an event that nobody can read. `hot` is the share of
+    updates that go to one key in a thousand, `gaps` that of updates without the owner, which the source has
+    not sent because it is as it was. The first `recent` batches change only the newest twentieth of the keys.
+    `filter` is an SQL condition that the rows of all tables have to meet, and with `soft` a mirror keeps
+    rows that are deleted.
     """
 
     rows: int = 1_000_000
@@ -51,10 +53,18 @@ class Load:
     moves: float = 0.0
     late: float = 0.0
     repeated: float = 0.0
+    bad: float = 0.0
+    gaps: float = 0.0
     hot: float = 0.0
     recent: int = 0
     filter: str | None = None
+    soft: bool = False
     seed: int = 1
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether it is more than the newest event of each key, by its time of arrival."""
+        return bool(self.late or self.gaps or self.bad)
 
     @property
     def names(self) -> list[str]:
@@ -165,6 +175,8 @@ class _Source:
                     yield line
                 if load.repeated and self._rnd.random() < load.repeated:
                     yield line
+            if load.bad and self._rnd.random() < load.bad:
+                yield self._record(self.next, '{"before":null,"after":{"id":')
 
     def _change(self) -> Iterator[str]:
         load, x = self.load, self._rnd.random()
@@ -183,8 +195,7 @@ class _Source:
         elif moves:
             yield from self._moved(key)
         else:
-            self.changed[key] = self._row()
-            yield self._event("u", key, "null", self._image(key))
+            yield self._updated(key)
 
     def _pick(self, hot: bool) -> int | None:
         """Return a key that has a row; None if there are too few."""
@@ -211,6 +222,13 @@ class _Source:
         self.changed[key] = self._row()
         return self._event("c", key, "null", self._image(key))
 
+    def _updated(self, key: int) -> str:
+        owner, *rest = self._row()
+        before = self.changed.get(key) or rows.first(key)
+        lacks = bool(self.load.gaps) and self._rnd.random() < self.load.gaps
+        self.changed[key] = (before[0] if lacks else owner, *rest)
+        return self._event("u", key, "null", self._image(key, lacks=lacks))
+
     def _moved(self, key: int) -> Iterator[str]:
         """The row of a key gets a new one: a delete and a create at one position."""
         new, self.next = self.next, self.next + 1
@@ -236,8 +254,9 @@ class _Source:
         rnd = self._rnd
         return rnd.randrange(10**6), rnd.randrange(-(10**9), 10**12), rnd.randrange(3), self._us
 
-    def _image(self, key: int) -> str:
-        return records.image(key, rows.as_json(self.changed[key], self.load.columns))
+    def _image(self, key: int, *, lacks: bool = False) -> str:
+        values = rows.as_json(self.changed[key], self.load.columns)
+        return records.image(key, [records.NOT_SENT, *values[1:]] if lacks else values)
 
     def _event(
         self,

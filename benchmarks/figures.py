@@ -84,11 +84,15 @@ def _mixes(figures: Mapping[str, Any]) -> Figures:
 
 
 def _tables(figures: Mapping[str, Any]) -> Figures:
+    first = figures["lanes"][0]
     for lane in figures["lanes"]:
         tables = lane["load"]["tables"]
-        yield from ((f"{tables}/{what}", value) for what, value in _lane(lane))
-        yield f"{tables}/seconds of each", median(lane) / tables
-        yield f"{tables}/cpu of each", median(lane, "cpu") / tables
+        name = f"{tables} with filters" if lane["load"]["filter"] else f"{tables}"
+        yield from ((f"{name}/{what}", value) for what, value in _lane(lane))
+        yield f"{name}/seconds of each", median(lane) / tables
+        yield f"{name}/cpu of each", median(lane, "cpu") / tables
+        for what in ("seconds", "cpu"):
+            yield f"{name}/{what}, times", ratio(warm(lane, what), warm(first, what))
 
 
 def _scale(figures: Mapping[str, Any]) -> Figures:

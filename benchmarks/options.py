@@ -16,7 +16,6 @@ from types import MappingProxyType
 
 from pyspark.sql import SparkSession
 
-from lakemirror.api import spark_settings
 from lakemirror.driver.runtime.session import create_session as create_session
 
 _QUICK_ROWS, _QUICK_BATCH, _QUICK_WARM, _QUICK_COLD = 2_000, 200, 2, 1
@@ -81,17 +80,8 @@ class Options:
 
     @property
     def spark_settings(self) -> dict[str, str]:
-        """Spark settings in addition to those that the driver makes itself.
-
-        Changes are applied by Spark's own plans, as in all results so far but those of what is called in
-        columns. The workers of Python are those of the engine all the same: contenders with and without it
-        share a session.
-        """
-        engine = {
-            spark_settings.ENGINE: spark_settings.BY_SPARK,
-            "spark.python.daemon.module": "lakemirror.driver.engine.daemon",
-        }
-        return {"spark.driver.memory": self.memory, **engine, **(_SPARK_OF_SHORT_RUNS if self.quick else {})}
+        """Spark settings in addition to those that the driver makes itself."""
+        return {"spark.driver.memory": self.memory, **(_SPARK_OF_SHORT_RUNS if self.quick else {})}
 
     @contextmanager
     def session(self, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[SparkSession]:

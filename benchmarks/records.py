@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from benchmarks.columns import types_of
 
 PARTITIONS = 3
+NOT_SENT = '"__debezium_unavailable_value"'
+"""JSON: what stands for a value that PostgreSQL keeps apart from its row and that has not changed."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Polars:
     The table stays open between batches, and the merge may skip files by the statistics of the batch.
     """
 
-    right_when_late = False
+    right_when_odd = False
 
     def __init__(self, spark: SparkSession, folder: Path, load: Load) -> None:
         self._path, self._load = str(folder / "table"), load

@@ -7,10 +7,13 @@ from typing import Any
 from benchmarks.events import Load
 from benchmarks.markdown import lane_table
 from benchmarks.options import Options
-from benchmarks.race import MERGE, OURS, Make, lanes, ours, race
+from benchmarks.race import MERGE, OURS, SPARKS_PLANS, Make, lanes, ours, race
 
 TITLE = "Ablation"
-LEVERS: tuple[tuple[str, dict[str, str]], ...] = (("writer=merge", MERGE),)
+LEVERS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("engine=spark", SPARKS_PLANS),
+    ("engine=spark, writer=merge", MERGE),
+)
 """The name of each lever, and the Spark settings that switch it off."""
 
 

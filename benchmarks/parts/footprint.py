@@ -15,12 +15,12 @@ from benchmarks.contenders import Ours
 from benchmarks.events import Load, make
 from benchmarks.markdown import table
 from benchmarks.options import Options
-from benchmarks.race import COLUMNS, IN_COLUMNS, OURS
+from benchmarks.race import BY_SPARK, OURS, SPARKS_PLANS
 
 TITLE = "Memory of a driver"
 HEAP = "1g"
 _EVERY_SECONDS = 0.5
-_LANES = {OURS: {}, IN_COLUMNS: COLUMNS}
+_LANES = {OURS: {}, BY_SPARK: SPARKS_PLANS}
 
 
 def loads(options: Options) -> list[Load]:
