@@ -76,11 +76,14 @@ def _apply(figures: Mapping[str, Any]) -> Figures:
 
 
 def _mixes(figures: Mapping[str, Any]) -> Figures:
+    usual = figures["mixes"][0]["lanes"][0]
     for mix in figures["mixes"]:
         lanes = {lane["name"]: lane for lane in mix["lanes"]}
         for name, lane in lanes.items():
             yield from ((f"{mix['name']}/{name}/{what}", value) for what, value in _lane(lane))
             yield f"{mix['name']}/{name}/times", ratio(warm(lanes["lakemirror"]), warm(lane))
+        for what in ("seconds", "cpu"):
+            yield f"{mix['name']}/{what}, times", ratio(warm(mix["lanes"][0], what), warm(usual, what))
 
 
 def _tables(figures: Mapping[str, Any]) -> Figures:

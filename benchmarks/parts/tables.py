@@ -38,9 +38,10 @@ def run(options: Options) -> dict[str, Any]:
 def text(figures: dict[str, Any]) -> str:
     """Return a table of all."""
     first = figures["lanes"][0]
+    load = first["load"]
     about = (
-        f"{first['load']['batch']:,} events a batch on {first['load']['rows']:,} rows in all, in one table and "
-        f"spread evenly over many. Ratios are those of each by {first['name']}."
+        f"{load['batch']:,} events a batch on {load['rows']:,} rows in all, in one table and spread evenly over "
+        f"many. Ratios are those of each by {first['name']}."
     )
     return f"{about}\n\n{lane_table(figures['lanes'], first['name'], by_reference=True)}"
 
