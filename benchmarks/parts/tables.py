@@ -40,8 +40,8 @@ def text(figures: dict[str, Any]) -> str:
     first = figures["lanes"][0]
     load = first["load"]
     about = (
-        f"{load['batch']:,} events a batch on {load['rows']:,} rows in all, in one table and spread evenly over "
-        f"many. Ratios are those of each by {first['name']}."
+        f"{load['batch']:,} events a batch on {load['rows']:,} rows in all, in one table and spread evenly "
+        f"over many. Ratios are those of each by {first['name']}."
     )
     return f"{about}\n\n{lane_table(figures['lanes'], first['name'], by_reference=True)}"
 
