@@ -93,7 +93,7 @@ def _tables(figures: Mapping[str, Any]) -> Figures:
         name = f"{tables} with filters" if lane["load"]["filter"] else f"{tables}"
         yield from ((f"{name}/{what}", value) for what, value in _lane(lane))
         yield f"{name}/seconds of each", median(lane) / tables
-        yield f"{name}/cpu of each", median(lane, "cpu") / tables
+        yield f"{name}/cpu of each in ms", 1000 * median(lane, "cpu") / tables
         for what in ("seconds", "cpu"):
             yield f"{name}/{what}, times", ratio(warm(lane, what), warm(first, what))
 

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.columns import names_of
 from benchmarks.events import Load, make
+from benchmarks.records import NOT_SENT
 from tests.support.records import Record, payload, read
 from tests.support.reference import Mirror, in_source_order
 
@@ -31,8 +32,9 @@ def key_of(record: Record) -> int:
         Load(rows=200, batch=300, batches=4, columns=9, schemas=True),
         Load(rows=2000, batch=300, batches=4, hot=0.8, recent=2),
         Load(rows=50, batch=300, batches=4, inserts=0.1, deletes=0.8),
+        Load(rows=200, batch=300, batches=4, gaps=0.5),
     ],
-    ids=["plain", "schemas", "tables", "wide", "uneven keys", "few left"],
+    ids=["plain", "schemas", "tables", "wide", "uneven keys", "few left", "gaps"],
 )
 def test_a_load_ends_in_its_truth(tmp_path: Path, load: Load) -> None:
     files = make(load, tmp_path)
@@ -75,6 +77,14 @@ def test_a_load_has_the_shares_it_names(tmp_path: Path) -> None:
     created = [change["after"]["id"] for change in changes if change["op"] == "c"]
     again = sum(key < 2000 for key in created) + len(created) - len(set(created))
     assert again / 6000 == pytest.approx(0.05, abs=0.02)
+
+
+def test_some_updates_lack_a_value_and_some_records_cannot_be_read(tmp_path: Path) -> None:
+    files = make(Load(rows=2000, batch=2000, batches=1, gaps=0.3, bad=0.1), tmp_path)
+    values = [record["value"] for record in records(files.batches) if record["value"]]
+    updates = [value for value in values if '"op":"u"' in value]
+    assert sum(NOT_SENT in value for value in updates) == pytest.approx(0.3 * len(updates), abs=60)
+    assert len(values) - 2000 == pytest.approx(200, abs=40)
 
 
 def test_hot_keys_get_most_of_the_updates(tmp_path: Path) -> None:
