@@ -184,9 +184,7 @@ def test_the_report_has_a_section_a_part_and_its_plots(tmp_path: Path) -> None:
     for module in (apply, ablation, mixes, start, memory):
         assert f"## {module.TITLE}" in text
     assert "Skipped: there is no PostgreSQL" in text
-    assert (
-        "Not measured: scale, large, tables, executors, backlog, footprint, operator, year." in text
-    )
+    assert "Not measured: scale, large, tables, executors, backlog, footprint, operator, year." in text
     assert text.count("heap: 4g") == 1
     for plot in ("apply-100", "mixes", "memory"):
         assert f"(plots/{plot}.svg)" in text
