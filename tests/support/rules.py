@@ -24,7 +24,7 @@ from lakemirror.driver.rules.values import Event, Key, Outcome
 from lakemirror.driver.rules.versions import Tracking
 from tests.support.records import UNAVAILABLE, Record, Row, payload
 
-FIELDS = frozenset(Source._fields)
+FIELDS = frozenset(Source.__struct_fields__)
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,22 @@ mapped to them, and mirrors store them in ``__op``.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final
 
 
-class Op(StrEnum):
+class Op:
     """What an event does to its row, or the state of a key."""
 
-    CREATE = "c"
-    UPDATE = "u"
-    DELETE = "d"
-    READ = "r"
+    CREATE: Final = "c"
+    UPDATE: Final = "u"
+    DELETE: Final = "d"
+    READ: Final = "r"
     """The row was read by a snapshot."""
-    TRUNCATE = "t"
+    TRUNCATE: Final = "t"
     """All rows of the table are deleted."""
-    PASSED = "p"
+    PASSED: Final = "p"
     """State of a key that stays unchanged because a tombstone, or a change of its key, is newer."""
-    TRUNCATED = "x"
+    TRUNCATED: Final = "x"
     """State, without a key, of events that a truncate made irrelevant."""
 
 

@@ -57,7 +57,7 @@ def as_events(changes: pa.RecordBatch, kinds: Kinds, key: Sequence[str]) -> list
     events = []
     for i in range(changes.num_rows):
         row = {name: column[i] for name, column in columns.items()}
-        op, log = Op(meta["__op"][i]), meta["__log"][i]
+        op, log = meta["__op"][i], meta["__log"][i]
         origin = Origin(meta["__topic"][i], meta["__partition"][i], meta["__offset"][i])
         mine = NOTHING if op == Op.DELETE else row
         event = Event(

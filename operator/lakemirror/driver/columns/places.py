@@ -196,7 +196,7 @@ _INCREMENTAL: Final = "incremental"
 
 
 def _source(block: Any) -> Source:
-    return Source._make([getattr(block, name, None) for name in Source._fields])
+    return Source(*[getattr(block, name, None) for name in Source.__struct_fields__])
 
 
 def _put(places: Bytes, at: int, numbers: npt.NDArray[np.int64]) -> None:

@@ -22,6 +22,7 @@ row_keys            which row it is: its key, from the record's key or from the 
 inference           types from values, where nothing else tells them
 drift               columns that change: widened, added, stored as text, or refused
 lives               columns that are added with a default, or dropped and added again
+frozen              what the values of the rules are: named fields that do not change
 values, table       change events, rows, tombstones and outcomes; what the rules know of a table
 conditions          what a filter and an expectation make of an event
 merge               what becomes of a row: the events of a key in any order, a page for each step (anchors,

@@ -7,6 +7,8 @@ record does not know the last commit before it: it is *unanchored*. Its LSN alon
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter, lt
+from typing import Final
 
 from lakemirror.driver.rules.positions import (
     NO_ORIGIN,
@@ -26,11 +28,17 @@ from lakemirror.driver.rules.values import Event, Row, Said
 Numbered = tuple[int, Event]
 """An event with its number among those that were given."""
 
+_seq: Final = attrgetter("seq")
+_is_unanchored: Final = attrgetter("unanchored")
+
 
 def placed(events: Sequence[Event], stored: Sequence[Row] = ()) -> list[Numbered]:
     """Return the events in the order in which the source made them, each at its place."""
-    numbered = list(enumerate(anchored(events, stored)))
-    return sorted(numbered, key=_arrival) if len(numbered) > 1 else numbered
+    placed = anchored(events, stored)
+    seqs = list(map(_seq, placed))
+    are_in_order = all(map(lt, seqs, seqs[1:]))  # as they mostly arrive
+    numbered = list(enumerate(placed))
+    return numbered if are_in_order else sorted(numbered, key=_arrival)
 
 
 def _arrival(numbered: Numbered) -> tuple[bytes, str, int, int]:
@@ -43,7 +51,7 @@ def anchored(events: Sequence[Event], stored: Sequence[Row] = ()) -> Sequence[Ev
     An unanchored change that follows the snapshot row of its key in its partition is newer than the row, even
     if its LSN is below that of the snapshot. The row may be ``stored``.
     """
-    if True not in [each.unanchored for each in events]:
+    if not any(map(_is_unanchored, events)):
         return events
     known: list[Event | Row] = [*events, *stored]
     reads = [each for each in known if is_snapshot(each.seq)]

@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lakemirror.driver.rules import moments, numbers
+from lakemirror.driver.rules.frozen import Frozen
 from lakemirror.driver.rules.keys import exact, java_text, local_text
 from lakemirror.driver.rules.kinds import (
     BITS,
@@ -31,7 +32,7 @@ from lakemirror.driver.rules.kinds import (
 from lakemirror.driver.rules.values import Value
 
 
-class Read(NamedTuple):
+class Read(Frozen, frozen=True):
     """What reading a value gave, and what else there is to tell.
 
     ``is_lost`` says that the source's value is valid, but the type has no equivalent: infinity, a date before
@@ -52,13 +53,13 @@ class Read(NamedTuple):
     @property
     def is_odd(self) -> bool:
         """Whether there is more to tell than a value."""
-        return self[1:] != _PLAIN
+        return self._replace(value=None) != _PLAIN
 
 
 Reader = Callable[[Any], Value | Read]
 """Reads a value that is not null: the value of the mirror, or a `Read` if there is more to tell."""
 
-_PLAIN = Read()[1:]
+_PLAIN = Read()
 MISFIT = Read(is_misfit=True)
 GAP = Read(is_gap=True)
 

@@ -15,10 +15,11 @@ into batches. `merge` is the rule; each of its steps is a page:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import placed
+from lakemirror.driver.rules.frozen import Frozen
 from lakemirror.driver.rules.outcomes import outcome_of_newest, outcomes_of
 from lakemirror.driver.rules.positions import MISSING
 from lakemirror.driver.rules.soft_deletes import brings_row, forgetting
@@ -32,7 +33,7 @@ from lakemirror.driver.rules.values import Event, Outcome, Row, Said, Tombstone
 _NO_VALUES: Final[Inherited] = {}
 
 
-class Merged(NamedTuple):
+class Merged(Frozen, frozen=True):
     """What becomes of a key: the row that the mirror shows (None: none), and the tombstone to write.
 
     ``outcomes`` has one outcome for each event, in the order in which the events were given.

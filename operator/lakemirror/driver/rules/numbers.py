@@ -7,10 +7,10 @@ import re
 import struct
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import lru_cache
-from math import isfinite
+from math import isfinite, isinf
 from typing import Final
 
-from lakemirror.driver.rules.kinds import DOUBLE, FLOAT, MAX_DIGITS, Kind
+from lakemirror.driver.rules.kinds import DOUBLE, MAX_DIGITS, Kind
 
 MAX_SCALE: Final = 20_000
 """The largest scale (of either sign) that is spelled out; PostgreSQL's own limit is 16,383."""
@@ -26,7 +26,9 @@ _SMALLEST: Final = 2.2250738585072014e-308
 """The smallest number that has all bits of a DOUBLE."""
 _NO_DIGITS: Final = str.maketrans("", "", "-.")
 _FLOAT: Final = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
-_EXACT: Final = Context(prec=MAX_SCALE * 2, Emax=999_999, Emin=-999_999, traps=[Inexact, InvalidOperation])
+_EMAX: Final = 999_999
+_TRAPS: Final = [Inexact, InvalidOperation]
+_EXACT: Final = Context(MAX_SCALE * 2, Emax=_EMAX, Emin=-_EMAX, traps=_TRAPS)
 
 
 def octets_of_base64(text: str) -> bytes | None:
@@ -68,9 +70,11 @@ def _size(precision: int) -> tuple[int, int]:
 
 def decimal(octets: bytes, precision: int, scale: int) -> Decimal | None:
     """Return the number of unscaled bytes; None if it has too many digits, or there are no bytes."""
-    if not octets or not fits(octets, precision):
+    most, limit = _size(precision)
+    if not 1 <= len(octets) <= most:
         return None
-    return Decimal(unscaled(octets)).scaleb(-scale, _EXACT)
+    number = unscaled(octets)
+    return Decimal(number).scaleb(-scale, _EXACT) if -limit < number < limit else None
 
 
 def plain_text(octets: bytes, scale: int) -> str | None:
@@ -111,19 +115,18 @@ def holds(number: Decimal, precision: int, scale: int) -> Decimal | None:
 
     Zero has no sign, as in Spark: the text of a key would have it.
     """
-    quantum, limit = _bounds(precision, scale)
+    quantum, context = _digits(precision, scale)
     try:
-        found = number.quantize(quantum, context=_EXACT)
+        found = number.quantize(quantum, context=context)
     except (Inexact, InvalidOperation):
         return None
-    if not found:
-        return found.copy_abs()
-    return found if -limit < found < limit else None
+    return found if found else found.copy_abs()
 
 
 @lru_cache(maxsize=1024)
-def _bounds(precision: int, scale: int) -> tuple[Decimal, Decimal]:
-    return Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
+def _digits(precision: int, scale: int) -> tuple[Decimal, Context]:
+    """Return the last digit of a type, and the context in which no number has more digits than the type."""
+    return Decimal(1).scaleb(-scale), Context(precision, Emax=_EMAX, Emin=-_EMAX, traps=_TRAPS)
 
 
 # -- floats -----------------------------------------------------------------------------------------------
@@ -150,22 +153,34 @@ def float_of(text: str, kind: Kind) -> float | None:
 
     They are if the float's shortest spelling has them.
     """
+    return double_of(text) if kind == DOUBLE else single_of(text)
+
+
+def double_of(text: str) -> float | None:
+    """Return the float of 64 bits that a decimal number is (`float_of`)."""
     try:
         number = float(text)
     except ValueError:
         return None
-    if kind == DOUBLE and repr(number) == text and abs(number) >= _SMALLEST and isfinite(number):
+    if repr(number) == text and abs(number) >= _SMALLEST and isfinite(number):
         return number
     if _FLOAT.fullmatch(text) is None:
         return None
-    if kind == DOUBLE and len(text) <= 15 and "e" not in text and "E" not in text:
+    if len(text) <= 15 and "e" not in text and "E" not in text:
         return number  # up to 15 digits always survive
-    if number in (float("inf"), float("-inf")):
+    if isinf(number):
         return None
-    if kind == DOUBLE:
-        few = len(digits_of(text)) <= 15 and _SMALLEST <= abs(number) <= 1.7976931348623157e308
-        return number if few or digits_of(text) == digits_of(spelled(number)) else None
-    assert kind == FLOAT
+    few = len(digits_of(text)) <= 15 and _SMALLEST <= abs(number) <= 1.7976931348623157e308
+    return number if few or digits_of(text) == digits_of(spelled(number)) else None
+
+
+def single_of(text: str) -> float | None:
+    """Return the float of 32 bits that a decimal number is (`float_of`)."""
+    if _FLOAT.fullmatch(text) is None:
+        return None
+    number = float(text)
+    if isinf(number):
+        return None
     short = single(number)
     alike = digits_of(text) == digits_of(shortest_single(short))
     return short if alike or (short == number and digits_of(text) == digits_of(repr(number))) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from lakemirror.driver.rules.anchors import Numbered
 from lakemirror.driver.rules.states import State
@@ -31,22 +31,20 @@ def outcomes_of(events: Sequence[Numbered], newest: Outcome, table: Table) -> di
     found: dict[int, Outcome] = {}
     floor = table.floor_of_batch
     before: Event | None = None
+    first, is_removed = None, False
     for number, event in events:
-        again = before is not None and is_again(event, before)
-        counts = again and not (floor is not None and floor.removes(event.place))
-        found[number] = Outcome.DUPLICATE if counts else Outcome.SUPERSEDED
+        is_removed = floor is not None and floor.removes(event.place)
+        if before is not None and is_again(event, before) and not is_removed:
+            found[number] = Outcome.DUPLICATE
+        else:
+            found[number] = Outcome.SUPERSEDED
+            first = number
         before = event
-    is_removed = floor is not None and before is not None and floor.removes(before.place)
-    if events and not is_removed:
-        found[_first_delivery(events, found)] = newest
+    if first is not None and not is_removed:
+        found[first] = newest  # where the newest event was delivered first
     return found
 
 
 def is_again(event: Event, other: Event) -> bool:
     """Return whether two events of a key are one that was sent twice."""
     return event.seq == other.seq and event.digest is not None and event.digest == other.digest
-
-
-def _first_delivery(events: Sequence[Numbered], found: Mapping[int, Outcome]) -> int:
-    """Return the number of the newest event, where it was delivered first."""
-    return next(number for number, _ in reversed(events) if found[number] is not Outcome.DUPLICATE)

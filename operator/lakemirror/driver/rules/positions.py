@@ -23,11 +23,16 @@ The fields are those of the source block of Debezium's "change event values", on
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from operator import itemgetter
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from msgspec import Meta
+
+from lakemirror.driver.rules.frozen import Frozen
 
 By = Literal["auto", "lsn", "binlog", "timestamp", "offset", "columns", "given"]
 """What orders changes: ``ordering.by`` of the manifest, or ``given`` by Lakemirror itself."""
@@ -67,7 +72,11 @@ _FILE: Final = re.compile(r"\.(\d{1,18})\Z", re.ASCII)
 _LISTED: Final = re.compile(r"^([0-9A-F]{2}){26,331}\Z")
 
 
-class Source(NamedTuple):
+Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""An integer of 64 bits."""
+
+
+class Source(Frozen, frozen=True):
     """What a record says about where its change stood in the source. None where it says nothing."""
 
     connector: str | None = None
@@ -75,19 +84,19 @@ class Source(NamedTuple):
     """The connector's own name for the database: its log."""
     db: str | None = None
     snapshot: str | None = None
-    ts_us: int | None = None
-    ts_ms: int | None = None
+    ts_us: Long | None = None
+    ts_ms: Long | None = None
     sequence: str | None = None
-    lsn: int | None = None
+    lsn: Long | None = None
     file: str | None = None
-    pos: int | None = None
-    row: int | None = None
+    pos: Long | None = None
+    row: Long | None = None
     commit_lsn: str | None = None
     change_lsn: str | None = None
-    event_serial_no: int | None = None
+    event_serial_no: Long | None = None
     scn: str | None = None
     commit_scn: str | None = None
-    server_id: int | None = None
+    server_id: Long | None = None
     system_identifier: str | None = None
     timeline: str | None = None
 
@@ -163,22 +172,15 @@ def _is_in(origin: Origin, epoch: Epoch) -> bool:
 
 def _position(source: Source, origin: Origin, *, snapshot: bool, by: By) -> bytes:
     """Return the major part, the minor part and the tie."""
-    tie = 0 if snapshot else 1
-    found: bytes | None = None
-    if by in ("auto", "lsn"):
-        found = _of_postgres(source, snapshot=snapshot)
-    if found is None and by in ("auto", "binlog"):
-        found = _of_binlog(source, snapshot=snapshot)
-    if found is None and by in ("auto", "lsn"):
-        found = _of_sql_server(source, snapshot=snapshot)
-    if found is None and by == "auto":
-        found = _of_oracle(source, snapshot=snapshot)
-    if found is None and (by == "timestamp" or (by == "auto" and is_by_time(source))):
-        micros = source_micros(source)
-        found = None if micros is None else _parts(micros, _after(origin.offset, -1), tie)
-    if found is None and (by == "offset" or (by == "auto" and is_by_time(source))):
-        found = _parts(0, _after(origin.offset, -1), tie)
-    return NOWHERE if found is None else found
+    for of_log in _OF_LOGS.get(by, ()):
+        found = of_log(source, snapshot=snapshot)
+        if found is not None:
+            return found
+    by_time = by == "auto" and is_by_time(source)
+    micros = source_micros(source) if by_time or by == "timestamp" else None
+    if micros is None and not (by_time or by == "offset"):
+        return NOWHERE
+    return _parts(micros or 0, _after(origin.offset, -1), 0 if snapshot else 1)
 
 
 def _of_postgres(source: Source, *, snapshot: bool) -> bytes | None:
@@ -221,8 +223,16 @@ def _of_oracle(source: Source, *, snapshot: bool) -> bytes | None:
     return _parts(major, 0 if snapshot else int(scn), 0 if snapshot else 1)
 
 
-def _parts(major: int, minor: int, tie: int) -> bytes:
-    return major.to_bytes(10, "big") + minor.to_bytes(10, "big") + tie.to_bytes(4, "big")
+_OF_LOGS: Final[Mapping[By, Sequence[Callable[..., bytes | None]]]] = {
+    "auto": (_of_postgres, _of_binlog, _of_sql_server, _of_oracle),
+    "lsn": (_of_postgres, _of_sql_server),
+    "binlog": (_of_binlog,),
+}
+"""What finds the position of a change in the log of its source, by what orders changes."""
+
+
+_parts: Final = struct.Struct(">2xQ2xQI").pack
+"""Joins the major part, the minor part and the tie. No number of a source needs all ten bytes of its part."""
 
 
 def _after(number: int | None, missing: int = 0) -> int:
@@ -409,7 +419,7 @@ _VALID: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 """Whether a field can be part of a position."""
 
-_parts_of: Final = itemgetter(*map(Source._fields.index, _VALID))
+_parts_of: Final = attrgetter(*_VALID)
 
 
 def _may_be_postgres(source: Source) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from lakemirror.driver.rules import types, untyped
 from lakemirror.driver.rules.conversions import Read, Reader, as_read
+from lakemirror.driver.rules.frozen import Frozen
 from lakemirror.driver.rules.kinds import Arrays, Kind, Maps, Structs
 from lakemirror.driver.rules.schemas import Field
 from lakemirror.driver.rules.texts import DEBEZIUM, Writing
@@ -51,7 +52,7 @@ class Column:
         return types.reader(self.codec, self.kind, placeholder)
 
 
-class Image(NamedTuple):
+class Image(Frozen, frozen=True):
     """A row as an event shows it. ``gaps`` and ``texts`` are those of `Event`.
 
     ``rounded`` are the columns whose value has digits below the microsecond, which a mirror cannot hold.
@@ -85,16 +86,17 @@ class RowReader:
 
         With ``partial``, the members that the row lacks are as before; the columns of the ``key`` never are.
         """
-        values: dict[str, Any] = {}
+        values = self._nulls.copy()
         odd: dict[str, Read] = {}
         for name, source, read in self._readers:
             value = row.get(source)
-            if value is not None:
-                value = read(value)
-                if type(value) is Read:
-                    if value.is_odd:
-                        odd[name] = value
-                    value = value.value
+            if value is None:
+                continue
+            value = read(value)
+            if type(value) is Read:
+                if value.is_odd:
+                    odd[name] = value
+                value = value.value
             values[name] = value
         absent: set[str] = set()
         if partial:
@@ -113,6 +115,11 @@ class RowReader:
             texts if unrepresentable == "text" else {},
             frozenset(name for name, each in odd.items() if each.is_rounded),
         )
+
+    @cached_property
+    def _nulls(self) -> dict[str, Any]:
+        """A row that has null in each column."""
+        return dict.fromkeys(self.columns)
 
     @cached_property
     def _readers(self) -> list[tuple[str, str, Reader]]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import NamedTuple
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import Numbered, beside, beside_stored, lifted
+from lakemirror.driver.rules.frozen import Frozen
 from lakemirror.driver.rules.positions import (
     MISSING,
     NO_ORIGIN,
@@ -30,7 +30,7 @@ Inherited = Mapping[str, Sequence[Said]]
 """By column: what rows had under former keys (`lakemirror.driver.rules.moves`), one value for each move."""
 
 
-class End(NamedTuple):
+class End(Frozen, frozen=True):
     """A delete or truncate that ends a row: its sequence, its time and its origin."""
 
     seq: bytes
@@ -44,7 +44,7 @@ class End(NamedTuple):
         return self.origin if self.unanchored else None
 
 
-class State(NamedTuple):
+class State(Frozen, frozen=True):
     """The newest event of a key, and what is known of each column as of then.
 
     ``row`` is the last row that events show, ``row_seq`` its sequence (None: they show none), ``texts``
@@ -110,7 +110,11 @@ def _is_delete(event: Event) -> bool:
 
 def _newest_of(events: Sequence[Event], column: str) -> Said | None:
     """Return the newest thing that any event, from the newest on, said about a column."""
-    return next((said for each in events if (said := said_by(each, column)) is not None), None)
+    for each in events:
+        said = said_by(each, column)
+        if said is not None:
+            return said
+    return None
 
 
 def said_by(event: Event, column: str) -> Said | None:

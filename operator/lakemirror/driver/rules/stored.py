@@ -31,15 +31,16 @@ def is_newer(state: State, stored: Row, table: Table) -> bool:
     event = state.event
     if event is None or not state.is_written:
         return False
-    later = event.origin.follows(stored.origin)
-    if state.seq == stored.seq and later:
+    if state.seq == stored.seq and event.origin.follows(stored.origin):
         return _is_another(state, stored, table)
     if table.corrects and _is_correction(state, stored, table):
         return True
     if _is_overtaken(state, stored):
         return False
     if state.unanchored and epoch_of(state.seq) == epoch_of(stored.seq):
-        return state.seq > stored.seq or later if is_snapshot(stored.seq) else outruns(state.seq, stored.seq)
+        if is_snapshot(stored.seq):
+            return state.seq > stored.seq or event.origin.follows(stored.origin)
+        return outruns(state.seq, stored.seq)
     return state.seq > stored.seq
 
 

@@ -10,7 +10,7 @@ from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Outcome, Row
 
 
-def apart(events: Sequence[Numbered], table: Table) -> tuple[list[Numbered], dict[int, Outcome]]:
+def apart(events: Sequence[Numbered], table: Table) -> tuple[Sequence[Numbered], dict[int, Outcome]]:
     """Return the events that a truncate leaves, and the outcomes of the others.
 
     What is below a truncate that the mirror had before is stale. What is below one of the batch is superseded
@@ -18,7 +18,7 @@ def apart(events: Sequence[Numbered], table: Table) -> tuple[list[Numbered], dic
     """
     before, floor = table.floor_before, None if table.soft else table.floor
     if before is None and floor is None:
-        return list(events), {}
+        return events, {}
     live, outcomes = [], {}
     for number, event in events:
         if before is not None and before.removes(event.place):

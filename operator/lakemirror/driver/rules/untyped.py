@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC
 from decimal import Decimal, InvalidOperation
@@ -111,7 +111,7 @@ def loads(text: str) -> Any:
 
 
 _FAST: Final = msgspec.json.Decoder(float_hook=Number)
-_FAST_BACK: Final = msgspec.json.Encoder(enc_hook=lambda number: None)
+_FAST_BACK: Final = msgspec.json.Encoder(enc_hook=lambda number: msgspec.Raw(number.sent))
 _THOROUGH: Final = json.JSONDecoder(parse_float=Number, parse_constant=refuse, object_pairs_hook=object_of)
 _DISTINCT: Final = json.JSONDecoder(parse_float=Number, parse_constant=refuse, object_pairs_hook=distinct)
 
@@ -119,11 +119,15 @@ _DISTINCT: Final = json.JSONDecoder(parse_float=Number, parse_constant=refuse, o
 def _has_all(document: Any, text: str) -> bool:
     r"""Return whether a document surely has all members of its text, of which the fast decoder drops some.
 
-    A member that was dropped took its quotes with it, and only an escaped one (``\u0022``) adds any.
+    Written without spaces, as most are, it is its text again. In other texts, a member that was dropped took
+    its quotes with it, and only an escaped one (``\u0022``) adds any.
     """
     if "{" not in text:
         return True
-    return "\\u0022" not in text and _FAST_BACK.encode(document).count(b'"') == text.count('"')
+    again = _FAST_BACK.encode(document)
+    if again == text.encode():
+        return True
+    return "\\u0022" not in text and again.count(b'"') == text.count('"')
 
 
 def dumps(value: Any) -> str:
@@ -161,7 +165,8 @@ def reader(kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder | N
         half = 1 << (BITS[kind] - 1)
         return lambda value: value if type(value) is int and -half <= value < half else MISFIT
     if kind in (FLOAT, DOUBLE):
-        return lambda value: _float(value, kind)
+        of_text = numbers.double_of if kind == DOUBLE else numbers.single_of
+        return lambda value: _float(value, of_text)
     if kind in (BOOLEAN, DATE):
         return _boolean if kind == BOOLEAN else lambda value: _date(_as_text(value))
     spellings = frozenset[str]() if placeholder is None else placeholder.spellings
@@ -203,13 +208,13 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else dumps(value)
 
 
-def _float(value: Any, kind: Kind) -> float | Read:
+def _float(value: Any, of_text: Callable[[str], float | None]) -> float | Read:
     if isinstance(value, Number):
-        found = numbers.float_of(value.sent, kind)
+        found = of_text(value.sent)
     elif isinstance(value, str):
         found = _FLOATS.get(value)
     elif isinstance(value, (int, Decimal)) and not isinstance(value, bool):
-        found = numbers.float_of(str(value), kind)
+        found = of_text(str(value))
     else:
         found = None
     return MISFIT if found is None else found
@@ -259,10 +264,10 @@ def _variant_of_text(text: str) -> Any:
 
 
 def _decimal(value: Any, kind: Decimals) -> Value | Read:
-    if isinstance(value, (bool, list)) or has_repeated(value):
-        return MISFIT
     if isinstance(value, dict):
-        return _decimal_of_pair(value, kind)
+        return MISFIT if has_repeated(value) else _decimal_of_pair(value, kind)
+    if isinstance(value, (bool, list)):
+        return MISFIT
     found = as_decimal(value, kind)
     return lost(_as_text(value)) if found is None else found
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from lakemirror.driver.codes import Op
+from lakemirror.driver.rules.frozen import Frozen
 from lakemirror.driver.rules.orders import Place
 from lakemirror.driver.rules.positions import MISSING, NO_ORIGIN, Origin, own
 
@@ -21,7 +22,7 @@ Values = Mapping[str, Value]
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class Event(NamedTuple):
+class Event(Frozen, frozen=True):
     """A change of one row: what a record says, in the mirror's columns.
 
     ``op`` is what it does (`lakemirror.driver.codes.Op`), ``seq`` its place in the order of its source
@@ -74,7 +75,7 @@ class Event(NamedTuple):
         )
 
 
-class Row(NamedTuple):
+class Row(Frozen, frozen=True):
     """A row of a mirror, with its metadata columns.
 
     ``seqs`` (``__column_seq``) is the memory of each column: the sequence of a value that is older than the
@@ -115,7 +116,7 @@ class Tombstone(NamedTuple):
     by_delete: bool = True
 
 
-class Said(NamedTuple):
+class Said(Frozen, frozen=True):
     """What is known about a column of a row: its value, the sequence of that value, and the source's text.
 
     ``opened`` is the origin of an unanchored event that said it (`lakemirror.driver.rules.anchors`).

@@ -142,9 +142,17 @@ def _event(
         return Truncate(table, source, seq, at)
     new_key = key_in_header(record, "__debezium.newkey") if record.headers else None
     old_key = key_in_header(record, "__debezium.oldkey") if record.headers and op != Op.UPDATE else None
-    after, before = body.get("after"), body.get("before")
     return Change(
-        *(table, op, source, seq, at, key, after, before, new_key, old_key),
+        table,
+        op,
+        source,
+        seq,
+        at,
+        key,
+        row=body.get("after"),
+        before=body.get("before"),
+        new_key=new_key,
+        old_key=old_key,
         schema=schema,
         key_schema=key_schema,
         unanchored=unanchored,

@@ -50,7 +50,7 @@ from lakemirror.driver.rules.untyped import loads
 
 _OF_ENVELOPE: Final = ("deleted", "op", "ts_ms", "ts_us", "ts_ns")
 """Fields outside of the source block; those with ``ts_`` are times of the connector's clock."""
-_BLOCK: Final = (*Source._fields, "schema", "table")
+_BLOCK: Final = (*Source.__struct_fields__, "schema", "table")
 _PLAIN: Final = tuple(name for name in _BLOCK if name not in _OF_ENVELOPE)
 OTHERS: Final = (
     *("version", "ts_ns"),
@@ -187,7 +187,7 @@ def _source(fields: Document) -> Source:
     The names of positions identify the connector. They also show that a record without a position must not be
     ordered by its time.
     """
-    found = source_of({name: _field(fields, name) for name in Source._fields})
+    found = source_of({name: _field(fields, name) for name in Source.__struct_fields__})
     assert found is not None
     connector = found.connector or next(
         (

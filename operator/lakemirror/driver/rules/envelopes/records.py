@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from lakemirror.driver.rules.frozen import Frozen
 from lakemirror.driver.rules.members import members_of
 from lakemirror.driver.rules.positions import NO_ORIGIN, By, Epoch, Origin, Source, is_unanchored, sequence
 from lakemirror.driver.rules.schemas import PLAIN
@@ -26,7 +28,7 @@ _BARE_TIME: Final = re.compile(
 )
 
 
-class Record(NamedTuple):
+class Record(Frozen, frozen=True):
     """A record as it was read: its bytes, its headers, and where it was. ``problem`` says why it is none."""
 
     value: bytes | None
@@ -48,7 +50,7 @@ class TableName(NamedTuple):
     table: str | None
 
 
-class Change(NamedTuple):
+class Change(Frozen, frozen=True):
     """A change of one row, as a record shows it.
 
     ``row`` is the image after the change, ``before`` the one before it. An update with ``old_key`` changes
@@ -146,7 +148,7 @@ def text_of(octets: bytes, what: str) -> str:
 
 def parsed(octets: bytes, what: str) -> Any:
     """Return the JSON of a value or key, with all digits of its numbers. Raises NotReadable or ValueError."""
-    head = _head_of(octets, what)
+    head = _head_of(octets, what) if octets.startswith(_WRAPPED) else None
     if head is not None and octets.endswith(b"}"):
         payload = octets[len(head.octets) : -1]
         try:
@@ -195,7 +197,7 @@ def _head_of(octets: bytes, what: str) -> _Head | None:
     latest = _latest.get(what)
     if latest is not None and octets.startswith(latest.octets):
         return latest
-    begin = octets.find(_PAYLOAD, 0, _LARGEST_SCHEMA) if octets.startswith(_WRAPPED) else -1
+    begin = octets.find(_PAYLOAD, 0, _LARGEST_SCHEMA)
     head = _head(octets[: begin + len(_PAYLOAD)]) if begin > 0 else None
     if head is not None:
         _latest[what] = head
@@ -220,7 +222,8 @@ def _has_half_character(value: Any) -> bool:
 
 
 def _may_exceed(text: str, levels: int) -> bool:
-    return text.count("{") + text.count("[") > levels or len(text) > CHARACTERS
+    is_deep = len(text) > levels and text.count("{") + text.count("[") > levels
+    return is_deep or len(text) > CHARACTERS
 
 
 def _is_within(value: Any, levels: int) -> bool:
@@ -259,9 +262,12 @@ def key_of(record: Record) -> tuple[Document | None, Document | None]:
     return (key if isinstance(key, dict) and not _is_plain(document) else None), schema
 
 
+_PARTS: Final = frozenset(("schema", "payload"))
+
+
 def _is_plain(document: Any) -> bool:
     """Return whether JsonConverter wrapped a value that is no struct, such as a key of one column."""
-    if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
+    if not isinstance(document, dict) or document.keys() != _PARTS:
         return False
     schema = document["schema"]
     return isinstance(schema, dict) and schema.get("type") in PLAIN
@@ -310,14 +316,14 @@ def placed(source: Source, origin: Origin, ordering: Ordering, *, snapshot: bool
 
 def source_of(block: Document) -> Source | None:
     """Return the source block; None if a field has another type than Debezium gives it (`no_integer`)."""
-    found = Source._make(map(block.get, Source._fields))
-    for number in _integers_of(found):
-        if number is not None and not is_integer(number):
+    try:
+        return msgspec.convert(block, Source)
+    except msgspec.ValidationError:  # an integer, or a text, is another value
+        if no_integer(block, INTEGERS) is not None:
             return None
-    if _TEXTUAL.issuperset(map(type, _texts_of(found))):
-        return found
-    texts: dict[str, Any] = {name: as_text(getattr(found, name)) for name in _TEXTS}
-    return found._replace(**texts)
+    fields: dict[str, Any] = {name: block.get(name) for name in Source.__struct_fields__}
+    fields.update({name: as_text(each) for name, each in fields.items() if name not in INTEGERS})
+    return Source(**fields)
 
 
 def is_integer(value: Any) -> bool:
@@ -340,7 +346,3 @@ def as_text(value: Any) -> str | None:
 
 INTEGERS: Final = ("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id")
 """The fields of the source block that are integers."""
-_TEXTS: Final = tuple(name for name in Source._fields if name not in INTEGERS)
-_TEXTUAL: Final = frozenset((str, type(None)))
-_integers_of: Final = itemgetter(*map(Source._fields.index, INTEGERS))
-_texts_of: Final = itemgetter(*map(Source._fields.index, _TEXTS))
