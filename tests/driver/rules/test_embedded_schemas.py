@@ -66,6 +66,9 @@ TEXTS = {
     "half a character as a name": rf'{HEAD},"payload":{{"\ud83d":1}}}}',
     "half a character in the schema": r'{"schema":{"doc":"\ud83d"},"payload":{"a":1}}',
     "a whole character": rf'{HEAD},"payload":{{"a":"\ud83d\ude00"}}}}',
+    "half a character in a schema that another one hides": (
+        rf'{{"schema":{{"\ud83d":1}},"schema":{SCHEMA},"payload":{{"a":1}}}}'
+    ),
     "halves that the payload would join": r'{"schema":{"doc":"\ud83d"},"payload":"\ude00"}',
     "control character": f'{HEAD},"payload":{{"a":"\t"}}}}',
     "deepest payload": f'{HEAD},"payload":{DEEP[1:-1]}}}',
@@ -94,8 +97,9 @@ def plain(text: str) -> str:
         return "not readable"
     except (ValueError, RecursionError) as error:
         return _kind(error)
+    members = json.loads(text, object_pairs_hook=list)  # also those that a later one of their name hides
     try:
-        json.dumps(document, ensure_ascii=False, default=str).encode()
+        json.dumps(members, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return "not readable"
     return repr(document) if _levels(document) <= LEVELS else "no document"
