@@ -138,14 +138,6 @@ class NotReadable(ValueError):
 # -- reading JSON -----------------------------------------------------------------------------------------
 
 
-def text_of(octets: bytes, what: str) -> str:
-    """Return the text of a value or key. Raises NotReadable."""
-    try:
-        return octets.decode()
-    except UnicodeDecodeError:
-        raise NotReadable(f"the {what} is not valid UTF-8") from None
-
-
 def parsed(octets: bytes, what: str) -> Any:
     """Return the JSON of a value or key, with all digits of its numbers. Raises NotReadable or ValueError."""
     head = _head_of(octets, what) if octets.startswith(_WRAPPED) else None
@@ -159,7 +151,11 @@ def parsed(octets: bytes, what: str) -> Any:
 
 
 def _document(octets: bytes, what: str, levels: int) -> Any:
-    return _read(text_of(octets, what), what, levels)
+    try:
+        text = octets.decode()
+    except UnicodeDecodeError:
+        raise NotReadable(f"the {what} is not valid UTF-8") from None
+    return _read(text, what, levels)
 
 
 def _read(text: str, what: str, levels: int) -> Any:
