@@ -93,6 +93,12 @@ def test_every_pair_of_types_is_widened_as_the_driver_does_it() -> None:
         assert fits(one, other) == driver_drift.fits(_parse(one), _parse(other)), (one, other)
 
 
+def test_a_row_has_no_value_of_another_one() -> None:
+    reader = RowReader({"id": Column("id", BIGINT), "t": Column("t", STRING)})
+    rows = [{"id": 1, "t": "a"}, {"id": 2}, {"t": "b"}]
+    assert list(map(reader.read, rows)) == [Image({"id": None, "t": None, **row}) for row in rows]
+
+
 def test_records_of_an_envelope_without_placeholders_lose_no_text() -> None:
     columns = {"id": Column("id", BIGINT), "t": Column("t", STRING)}
     row = {"id": 1, "t": UNAVAILABLE}

@@ -179,8 +179,6 @@ def single_of(text: str) -> float | None:
     if _FLOAT.fullmatch(text) is None:
         return None
     number = float(text)
-    if isinf(number):
-        return None
     short = single(number)
     alike = digits_of(text) == digits_of(shortest_single(short))
     return short if alike or (short == number and digits_of(text) == digits_of(repr(number))) else None
