@@ -81,6 +81,19 @@ class _Types:
         return {"type": self.of(schema), **default}
 
 
+def schema_without_defaults(schema: Row) -> Any:
+    """The schema of Avro for one of Connect, without defaults: a default is of the first type of a union."""
+    return _Types().of(_undefaulted(schema))
+
+
+def _undefaulted(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_undefaulted(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _undefaulted(each) for name, each in schema.items() if name != "default"}
+
+
 def encoded(schema: Row, value: Any) -> bytes:
     """The bytes of a value as it stands in JSON, with its schema of Connect."""
     if schema.get("optional"):

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from lakemirror.api.tables import match_table
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules import drift, row_keys
-from lakemirror.driver.rules.append import Listed, append, former_row
+from lakemirror.driver.rules.append import Listed, append, former_row, replaces
 from lakemirror.driver.rules.batch import Mirror, VersionedMirror, apply, apply_versions
 from lakemirror.driver.rules.conditions import (
     Condition,
@@ -369,9 +369,13 @@ class Applying:
             payload, is_placed = json.dumps(log), log is not None
             listed.append(Listed(each.seq, Op.TRUNCATE, record.origin, payload, {}, is_placed))
             is_record.append(True)
-        outcomes = append(listed, table.listed)
+        outcomes = append(listed, table.listed, corrects=table.corrects)
         table.counts.update(str(each) for each, mine in zip(outcomes, is_record, strict=True) if mine)
-        table.listed += [each for each, what in zip(listed, outcomes, strict=True) if what is Outcome.APPLIED]
+        added = [each for each, what in zip(listed, outcomes, strict=True) if what is Outcome.APPLIED]
+        kept = table.listed
+        if table.corrects:
+            kept = [each for each in kept if not any(replaces(event, each) for event in added)]
+        table.listed = [*kept, *added]
 
     def _listed(self, record: Record, change: Change) -> Listed:
         log = identity(change.source, self.by)

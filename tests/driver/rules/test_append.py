@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lakemirror.driver.rules.append import Listed, append, former_row, is_listed
+from lakemirror.driver.rules.append import Listed, append, former_row, is_listed, replaces
 from lakemirror.driver.rules.positions import NOWHERE, Origin
 from lakemirror.driver.rules.values import Outcome
 from tests.driver.rules.test_merge import at
@@ -98,3 +98,33 @@ def test_the_row_under_its_former_key_is_ended_once() -> None:
     ]
     deleted = CHANGE._replace(op="d")
     assert append([deleted], [ended._replace(origin=Origin("t", 0, 1))]) == [Outcome.APPLIED]
+
+
+LINE = TIMED._replace(origin=Origin("t", 0, 5))
+OTHER = LINE._replace(payload="q")
+ENDED = former_row(LINE, {"id": 0})
+
+
+@pytest.mark.parametrize(
+    ("event", "stored", "outcome"),
+    [
+        (LINE, LINE, Outcome.DUPLICATE),
+        (OTHER, LINE, Outcome.APPLIED),
+        (OTHER._replace(op="d"), LINE, Outcome.APPLIED),
+        (OTHER._replace(seq=at(6)), LINE, Outcome.APPLIED),
+        (ENDED, ENDED, Outcome.DUPLICATE),
+        (former_row(OTHER, {"id": 0}), ENDED, Outcome.APPLIED),
+    ],
+)
+def test_a_line_that_is_read_again_with_other_bytes_replaces_its_event(
+    event: Listed, stored: Listed, outcome: Outcome
+) -> None:
+    assert append([event], [stored], corrects=True) == [outcome]
+    assert replaces(event, stored)
+
+
+def test_a_line_replaces_no_event_of_another_one() -> None:
+    assert not replaces(OTHER, LINE._replace(origin=Origin("t", 0, 6)))
+    assert not replaces(LINE, ENDED)
+    assert not replaces(ENDED, LINE)
+    assert append([AGAIN], [CHANGE], corrects=True) == [Outcome.DUPLICATE], "an event that was sent again"
