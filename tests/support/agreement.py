@@ -300,10 +300,11 @@ def _is_table(spark: SparkSession, path: str) -> bool:
 
 
 def _without_cause(reason: str) -> str:
-    """A reason without what Spark says of a row for which a condition fails, and without what the manifest
-    could say of a value that does not fit.
+    """A reason without what Spark says of a row for which a condition fails, without the types that a column
+    had and got, and without what the manifest could say of a value that does not fit.
     """
     reason = reason.partition("; Spark says of one such row: ")[0]
+    reason = reason.partition(" from ")[0] if ": its type changed from " in reason else reason
     return (
         reason.partition(". To write them to a new column, set ")[0] if "does not fit" in reason else reason
     )

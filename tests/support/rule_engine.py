@@ -694,7 +694,7 @@ def _image_of(
     row = change.row
     if row is None and table.mode == "append":
         row = {**(change.key or {}), **(change.before or {})}
-    if refused and change.op != Op.DELETE:
+    if refused and (change.op != Op.DELETE or table.mode == "append"):
         return f"column {min(refused)}: its type changed"
     if row is None:
         return Image()

@@ -565,7 +565,9 @@ def _problem(
         reasons.append(F.when(F.col("event_time").isNull(), F.lit(_NO_TIME)))
     if version.refused:
         column, why = next(iter(version.refused.items()))
-        reasons.append(F.when(F.col("op") != Op.DELETE, F.lit(f"column {column}: {why}")))
+        # Only a list stores what a delete shows of the row.
+        stores = F.lit(True) if reading.images else F.col("op") != Op.DELETE
+        reasons.append(F.when(stores, F.lit(f"column {column}: {why}")))
     if reading.from_rows:
         reasons += _doubts(reading, version)
     if reading.former:

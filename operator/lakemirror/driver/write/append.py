@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
+from typing import Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from lakemirror.driver.codes import Op
 from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.sequence import is_snapshot, position
 from lakemirror.driver.tables.columns import PAYLOAD, SHARD, S, T
@@ -16,6 +18,14 @@ from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.write.own import Own
 from lakemirror.driver.write.writer import Written, merged
+
+Correcting = Literal["by origin", "by origin and kind", "by position"]
+"""How the row of a line of a file is found that is read again, perhaps with other bytes.
+
+Where positions order the changes, a line of another file may have the same event, so that the position is
+compared as well. ``kind``: an update that changed its row's key has two rows of one origin, of which one ends
+the former row.
+"""
 
 
 def append(
@@ -25,7 +35,7 @@ def append(
     own: Own,
     session: SparkSession | None = None,
     *,
-    corrects: bool = False,
+    correcting: Correcting | None = None,
 ) -> Written:
     """Add the rows of an event frame that are not in the mirror yet, in one commit.
 
@@ -35,10 +45,9 @@ def append(
     position to all changes of an SCN. All rows of a snapshot share one position and may be equal, so only
     their origin tells them apart, as it does for events without a position.
 
-    ``corrects`` says that an event with a stored origin and another payload replaces that row.
+    With ``correcting``, an event with a stored origin and another payload replaces that row.
     """
-    once = _once(events)
-    same = T("__origin").eqNullSafe(F.col("s.origin")) if corrects else _is_same(columns)
+    once, corrects = _once(events), correcting is not None
     values = {name: S(name) for name in columns}
     meta = {
         "__seq": F.col("s.seq"),
@@ -55,11 +64,11 @@ def append(
     result = (
         mirror.delta(session or events.sparkSession)
         .alias("t")
-        .merge(once.alias("s"), same)
+        .merge(once.alias("s"), _is_known(columns, correcting))
         .whenNotMatchedInsert(values=inserts)
     )
     if corrects:
-        result = result.whenMatchedUpdate(~_is_alike(columns), inserts)
+        result = result.whenMatchedUpdate(_is_of_origin() & ~_is_alike(columns), inserts)
     return merged(result, mirror.location)
 
 
@@ -78,14 +87,27 @@ def _once(events: DataFrame) -> DataFrame:
     return marked.dropDuplicates(["seq", "op", "digest", "place"])
 
 
+def _is_known(columns: Mapping[str, DataType], correcting: Correcting | None) -> Column:
+    """BOOLEAN: whether an event is the one of a stored row, or corrects it."""
+    if correcting == "by origin":
+        return _is_of_origin()
+    if correcting == "by origin and kind":
+        return _is_of_origin() & ((T("__op") == Op.DELETE) == (F.col("s.op") == Op.DELETE))
+    return _is_same(columns)
+
+
+def _is_of_origin() -> Column:
+    """BOOLEAN: whether an event has the origin of a stored row."""
+    return T("__origin").eqNullSafe(F.col("s.origin"))
+
+
 def _is_same(columns: Mapping[str, DataType]) -> Column:
     """BOOLEAN: whether an event is the one of a stored row."""
-    origin = T("__origin").eqNullSafe(F.col("s.origin"))
     return (
         _is_of_shard(columns)
         & (position(T("__seq")) == position(F.col("s.seq")))
         & (T("__op") == F.col("s.op"))
-        & (origin | (F.col("s.place").isNull() & _is_alike(columns)))
+        & (_is_of_origin() | (F.col("s.place").isNull() & _is_alike(columns)))
     )
 
 

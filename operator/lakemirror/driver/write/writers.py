@@ -16,7 +16,7 @@ from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.changes import Changes
 from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.write import direct
-from lakemirror.driver.write.append import append
+from lakemirror.driver.write.append import Correcting, append
 from lakemirror.driver.write.direct import DirectWriter
 from lakemirror.driver.write.merge import MergeWriter
 from lakemirror.driver.write.own import Own
@@ -57,7 +57,17 @@ class DeltaWriters:
     ) -> Written:
         """Add the rows of an event frame that are not there yet."""
         own, reading = Own.of(self._table, plan, batch), plan.reading
-        return append(self._mirror, events, reading.columns, own, session, corrects=reading.corrects)
+        correcting = self._correcting if reading.corrects else None
+        return append(self._mirror, events, reading.columns, own, session, correcting=correcting)
+
+    @property
+    def _correcting(self) -> Correcting:
+        """How the row of a line of a file is found that is read again."""
+        envelope, by = self._table.spec.envelope, self._table.spec.order.by
+        if envelope.format != "custom" and by in ("auto", "lsn", "binlog"):
+            return "by position"
+        may_rekey = envelope.format == "maxwell" or (envelope.fields is not None and envelope.fields.before)
+        return "by origin and kind" if may_rekey else "by origin"
 
     def done(self, transaction: Transaction) -> Done | None:
         """Return the commit of a batch, found in the table's history."""
