@@ -115,6 +115,7 @@ AUDIT = {
     "last_seq": "The position of the last change that was new; before `first_seq` where none was",
     "log": "The log of the source that these positions belong to (`source.name`)",
     "gap": "A position before all records that were kept aside; null where none was",
+    "checked": "The version up to which the driver knows all commits; null if that is `version`",
     "since": "When the first batch of a sum (`spec.retention.audit`) was committed; null in other rows",
 }
 

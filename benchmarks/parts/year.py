@@ -567,6 +567,7 @@ def _audit(lane: Lane, versions: Mapping[int, int], batches: int) -> None:
                 "batch_id": F.col("number"),
                 "committed_at": at,
                 "positions": F.lit(None),
+                "checked": F.lit(None),
                 "first_seq": F.when(F.col("source").isNotNull(), F.sha2(F.col("number").cast("string"), 224)),
                 "version": F.when(F.col("source").isNotNull(), F.col("number")),
             }

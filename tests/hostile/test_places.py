@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -17,7 +20,10 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakemirror.cli.main import main
+from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.engine.engine import Engine
 from lakemirror.driver.plan.left import judge
+from lakemirror.driver.read.base import Batch
 from lakemirror.driver.runtime import runner
 from lakemirror.driver.runtime.read_at import read_at
 from lakemirror.driver.runtime.reload import SnapshotWanted, reload
@@ -25,7 +31,9 @@ from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.runtime.summary import RunSummary
 from lakemirror.driver.tables.commits import Commit, parse
 from lakemirror.driver.tables.mirror import MOST_COLUMNS
+from lakemirror.driver.tables.names import TableName
 from tests.conformance.test_consistent_reads import seq_of
+from tests.support import engines
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
@@ -228,6 +236,55 @@ def test_a_column_of_the_users_keeps_its_values(spark: SparkSession, told: Told)
     """Also in a row that changes."""
     rows = at(spark, told.mirroring.path("demo", "public", "column")).collect()
     assert {row["id"]: row["note"] for row in rows} == {1: "mine", 2: None, 3: "mine"}
+
+
+@pytest.mark.long
+@pytest.mark.guarantee(
+    "A mirror that was removed, restored or replaced is held until it is read again or reloaded; rows "
+    "changed by hand are reported, and the table goes on; a column of the user's stays"
+)
+@pytest.mark.parametrize("engine", [engines.in_columns, engines.by_spark])
+def test_a_mirror_that_is_restored_while_a_batch_is_written_is_held_after_a_restart(
+    engine: Callable[[SparkSession], AbstractContextManager[SparkSession]],
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark's plans may commit to it, or have nothing to commit. The engine notices it at once.
+
+    One of the tables has no changes any more.
+    """
+    shop, of = Shop(), {name: table(name, Column("v", "int32")) for name in ("changed", "quiet", "same")}
+    first = {name: shop.create(one, id=1, v=1) + shop.create(one, id=2, v=2) for name, one in of.items()}
+    second = [each for one in of.values() for each in shop.update(one, id=1, v=3)]
+    third = shop.update(of["changed"], id=2, v=4) + shop.update(of["quiet"], id=2, v=4) + first["same"]
+    fourth = shop.update(of["changed"], id=1, v=5) + shop.update(of["same"], id=1, v=5)
+    mirroring = Mirroring(tmp_path).deliver([[*chain(*first.values())], second, third])
+    restored = set[str]()
+    by_spark, in_columns = BatchApplier._write, Engine.write
+
+    def restore(batch: Batch, names: Iterable[TableName]) -> None:
+        for name in {each.table for each in names if batch.batch_id == 2} - restored:
+            restored.add(name)
+            deltalake.DeltaTable(mirroring.path("demo", "public", name)).restore(1)
+
+    def write_by_spark(self: BatchApplier, decisions: Any, given: Any, **more: Any) -> Any:
+        restore(given.batch, [each.name for each in decisions])
+        return by_spark(self, decisions, given, **more)
+
+    def write_in_columns(self: Engine, read: Any, batch: Batch) -> Any:
+        restore(batch, read.tables)
+        return in_columns(self, read, batch)
+
+    with engine(spark), monkeypatch.context() as patch:
+        patch.setattr(BatchApplier, "_write", write_by_spark)
+        patch.setattr(Engine, "write", write_in_columns)
+        held = mirroring.run(spark).held
+        assert len(restored) == len(of)
+        assert len(held) == (len(of) if engine is engines.in_columns else 0)
+        held = mirroring.deliver([fourth]).run(spark).held
+    assert sorted(held) == [f"demo.public.{name}" for name in of]
+    assert all("RESTORE" in error for error in held.values())
 
 
 @pytest.mark.thorough

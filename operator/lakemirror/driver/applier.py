@@ -20,7 +20,7 @@ from lakemirror.driver.orders import names_tables_by_folder, rows_are_dated
 from lakemirror.driver.parse.attempt import causes
 from lakemirror.driver.parse.decode import EventDecoder, with_arrival
 from lakemirror.driver.plan.mirrored import MirroredTable
-from lakemirror.driver.plan.places import Places
+from lakemirror.driver.plan.places import Places, alone_since
 from lakemirror.driver.plan.possession import is_possessed
 from lakemirror.driver.plan.refusal import Refused, Waiting
 from lakemirror.driver.plan.schemas import Schemas
@@ -262,15 +262,15 @@ class TableApplier:
                     transaction = of_shard(app_id, batch, table.shard, table.spark)
                 done = write_table(table, plan, reduced, result, transaction, self._writers, before=before)
             table.note_tombstones()
-            by_hand = self._places.written(table, done.version) if self._places is not None else ()
-            return replace(done, drift=(*done.drift, *by_hand))
+            if self._places is None:
+                return done
+            return self._places.written(table, done, alone_since(before, done.version))
 
     def left_at(self, done: TableResult) -> TableResult:
         """Note how a batch has left the mirror that the engine has written, which nobody else had changed."""
         if self._table is None or self._places is None:
             return done
-        by_hand = self._places.written(self._table, done.version, alone=self._table.checked is not None)
-        return replace(done, drift=(*done.drift, *by_hand))
+        return self._places.written(self._table, done, since=self._table.checked)
 
     def standing(self) -> list[Standing] | None:
         """Return the highest positions in the mirror and its tombstones, or None if there is no mirror."""

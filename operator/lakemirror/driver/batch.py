@@ -69,7 +69,7 @@ from lakemirror.driver.record.beginning import latest, since
 from lakemirror.driver.record.conservation import require_accounted
 from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.reduce.waiting import LogMoved
-from lakemirror.driver.results import BatchResult, TableResult, without_open
+from lakemirror.driver.results import BatchResult, Left, TableResult, without_open
 from lakemirror.driver.rules.orders import Kind
 from lakemirror.driver.sequence import GIVEN
 from lakemirror.driver.tables.names import TableName
@@ -176,11 +176,11 @@ class BatchApplier:
         """Return how the mirrors were left since the checkpoint began to read its source."""
         storage = open_storage(self._checkpoint, self._session)
 
-        def known(history: AuditHistory) -> dict[str, int]:
+        def known(history: AuditHistory) -> dict[str, Left]:
             begun = identity.stored(storage)
             return {} if begun is None else history.left_since(since(history, begun))
 
-        def again() -> dict[str, int]:
+        def again() -> dict[str, Left]:
             return known(audit.history(self._session, self._checkpoint))
 
         waiting = tokens.waiting(storage, self._spec)

@@ -102,13 +102,22 @@ class Violated:
 
 
 @dataclass(frozen=True)
+class Left:
+    """How the driver left a mirror: at a ``version``. Up to version ``checked``, all commits are known."""
+
+    version: int
+    checked: int
+
+
+@dataclass(frozen=True)
 class TableResult:
     """What one batch did to one table, or what several batches did together.
 
     ``tombstones_retained``, ``version``, ``rows`` and ``error`` describe the state afterwards. ``error`` says
     why the table is refused (the table, the cause and the remedy) and is None if the table was written.
     ``reach`` says between which positions the new changes lie. ``gap`` (hexadecimal digits) is a position
-    below all records that were kept aside.
+    below all records that were kept aside. ``checked`` is the version of the mirror up to which all commits
+    are known, if that is another than ``version``: others may have committed while the batch was written.
     """
 
     source: str
@@ -123,6 +132,14 @@ class TableResult:
     error: str | None = None
     reach: Reach | None = None
     gap: str | None = None
+    checked: int | None = None
+
+    @property
+    def left(self) -> Left | None:
+        """How the mirror was left, or None if it was not written."""
+        if self.version is None:
+            return None
+        return Left(self.version, self.version if self.checked is None else self.checked)
 
     def counted(self, **counts: int) -> TableResult:
         """Return a copy with some of its counters set."""
@@ -180,6 +197,8 @@ def add(before: TableResult | None, now: TableResult) -> TableResult:
     kept = {
         name: getattr(before, name) for name in ("target", "version", "rows") if getattr(now, name) is None
     }
+    if now.version is None:
+        kept["checked"] = before.checked
     drift = {each.identity: each for each in (*now.drift, *before.drift)}
     return replace(
         now,

@@ -23,7 +23,7 @@ from lakemirror.driver.record import audit, history
 from lakemirror.driver.record.history import AuditHistory, HistoryDamaged, from_text, to_text
 from lakemirror.driver.record.lost import note_lost_files
 from lakemirror.driver.record.write_behind import WriteBehind
-from lakemirror.driver.results import BatchResult, Drift, TableResult, Violated
+from lakemirror.driver.results import BatchResult, Drift, Left, TableResult, Violated
 
 pytestmark = pytest.mark.guarantee(
     "What later batches need of earlier ones is in one small file; old rows and files of the audit may go"
@@ -42,6 +42,7 @@ def row(query: str, batch: int, source: str | None = None, **values: Any) -> dic
 
 def test_what_is_written_is_read() -> None:
     table = TableResult("s.a", "/lake/a", 3, EVERY, 5, None, NOON, (DRIFT,), (Violated("v", "warn", 2),))
+    table = replace(table, checked=0)
     whole = AuditHistory(
         EVERY,
         {"s.a": table, "s.b": TableResult("s.b", error="no key", gap="02")},
@@ -87,8 +88,21 @@ def test_rows_are_added_in_their_order() -> None:
     assert told.places == {"s.a": {"/a", "/b"}}
     assert told.logs == {"s.a": {"x"}, "s.b": None}
     assert told.last_batches == {"q": 1, "r": 0}
-    assert told.left_since(NOON) == {"/b": 7}
+    assert told.left_since(NOON) == {"/b": Left(7, 7)}
     assert told.left_since(NOON + timedelta(seconds=2)) == {}
+
+
+def test_up_to_where_commits_are_known_belongs_to_a_version() -> None:
+    """Earlier versions of the driver do not say that, and a batch that holds its table leaves no version."""
+    told = AuditHistory().after([row("q", 1, "s.a", target="/a", version=7, checked=5)])
+    assert told.left_since(NOON) == {"/a": Left(7, checked=5)}
+    held = told.after([row("q", 2, "s.a", error="held")])
+    assert from_text(to_text(held)).left_since(NOON) == {"/a": Left(7, checked=5)}
+    earlier = held.after([row("q", 3, "s.a", target="/a", version=8)])
+    assert earlier.left_since(NOON) == {"/a": Left(8, 8)}
+    document = json.loads(to_text(told))
+    del document["tables"]["s.a"]["checked"]
+    assert from_text(json.dumps(document)).left_since(NOON) == {"/a": Left(7, 7)}
 
 
 def test_queries_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +118,7 @@ def test_queries_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) ->
 def keep(spark: SparkSession, folder: Path, *batches: int) -> None:
     """What a driver keeps of some batches of one table, each with a record."""
     for number in batches:
-        table = TableResult("s.a", f"/lake/{number}", number, Counts(records=1, applied=1))
+        table = TableResult("s.a", f"/lake/{number}", number, Counts(records=1, applied=1), checked=0)
         result = BatchResult(number, tables={"s.a": replace(table, reach=Reach("01", "02", "shop"))})
         audit.keep(spark, str(folder), Batch("q", number, {}), result, MEMORY)
 

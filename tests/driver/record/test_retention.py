@@ -22,7 +22,7 @@ from lakemirror.driver.record import audit, retention
 from lakemirror.driver.record.histories import histories
 from lakemirror.driver.record.history import FILE
 from lakemirror.driver.record.write_behind import WriteBehind
-from lakemirror.driver.results import BatchResult, Drift, TableResult, Violated
+from lakemirror.driver.results import BatchResult, Drift, Left, TableResult, Violated
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ADDED = Drift("note", "added", None, "string", "added", NOON, NOON)
@@ -47,8 +47,8 @@ BATCHES: Sequence[tuple[str, int, Mapping[str, TableResult]]] = (
     ("q", 1, {"s.a": table(1, 40, 50, "other", drift=(ADDED, WIDER))}),
     ("replay-1", 0, {"s.a": table(2, 20, 20, violated=(Violated("v", "warn", 3), Violated("w", "warn", 1)))}),
     ("q", 2, {"s.a": table(None, 1, 0, error="s.a: refused", gap=f"{7:052x}")}),
-    ("replay-2", 0, {"s.b": replace(table(5, 1, 3), source="s.b", target="/lake/b")}),
-    ("q", 3, {"s.a": table(4, 110, 120)}),
+    ("replay-2", 0, {"s.b": replace(table(5, 1, 3, checked=3), source="s.b", target="/lake/b")}),
+    ("q", 3, {"s.a": table(4, 110, 120, checked=2)}),
     ("q", 4, {"s.a": table(5, 105, 130)}),
 )
 OLD = 5
@@ -124,6 +124,9 @@ def test_rows_that_are_summed_up_say_the_same_in_total(spark: SparkSession, tmp_
     assert retention.sum_up(spark, checkpoint, datetime.now(UTC)) > 0, "and later, what is older by then"
     last = audit.history(spark, checkpoint)
     assert (last.whole, last.last_batches["q"]) == (before.whole, 4)
+    (tmp_path / FILE).unlink()
+    summed = audit.history(spark, checkpoint).tables
+    assert (summed["s.a"].left, summed["s.b"].left) == (Left(5, 5), Left(5, checked=3))
 
 
 def within(span: Span, others: Sequence[Span]) -> bool:

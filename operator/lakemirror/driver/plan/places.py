@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final
 
@@ -11,7 +11,7 @@ from lakemirror.driver.plan import left
 from lakemirror.driver.plan.left import Found
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.targets import canonical
-from lakemirror.driver.results import Drift
+from lakemirror.driver.results import Drift, Left, TableResult
 
 _MOST: Final = 2_000
 """Maximum number of commits that are read, the newest ones: a reading of the log that takes no time."""
@@ -30,20 +30,22 @@ class _Place:
 class Places:
     """How the mirrors of a pipeline were left. Thread-safe.
 
-    ``known`` has the versions at which earlier batches left them, by target, and ``again`` looks them up
-    anew: other batches may have written since, such as those of a reload. The mirrors of the tables ``anew``
+    ``known`` says how earlier batches left them, by target, and ``again`` looks that up anew: other batches
+    may have written since, such as those of a reload. The mirrors of the tables ``anew``
     (entries of the manifest, or source tables) are read again or reloaded, and may be in any state until this
     pipeline has written them. ``warn`` receives messages about changes by hand.
     """
 
     def __init__(
         self,
-        known: Mapping[str, int],
-        again: Callable[[], Mapping[str, int]],
+        known: Mapping[str, Left],
+        again: Callable[[], Mapping[str, Left]],
         anew: Collection[str] = (),
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
-        self._places = {canonical(target): _Place(at, at) for target, at in known.items()}
+        self._places = {
+            canonical(target): _Place(each.checked, each.version) for target, each in known.items()
+        }
         self._again, self._anew, self._warn = again, frozenset(anew), warn
         self._written: set[str] = set()
         self._renewed: set[str] = set()
@@ -77,32 +79,41 @@ class Places:
         return None
 
     def _confirmed(self, table: MirroredTable, place: _Place, newest: int | None, found: Found) -> Found:
-        """Compare again with how the mirror was left according to the audit, if others have left it so.
-
-        The version that this has left says nothing of what came between its look and its commit.
-        """
-        known = {canonical(target): at for target, at in self._again().items()}
+        """Compare again with how the mirror was left according to the audit, if others have left it so."""
+        known = {canonical(target): each for target, each in self._again().items()}
         at = known.get(canonical(str(table.location)))
-        if at is None or at in (place.checked, place.after):
+        if at is None or (at.checked, at.version) == (place.checked, place.after):
             return found
-        place.checked = place.after = at
+        place.checked, place.after = at.checked, at.version
         return _compared(table, place, newest)
 
-    def written(self, table: MirroredTable, version: int | None, *, alone: bool = False) -> tuple[Drift, ...]:
-        """Record the version that a batch left. Returns what was done by hand before, for the audit.
+    def written(self, table: MirroredTable, done: TableResult, since: int | None = None) -> TableResult:
+        """Record how a batch left a mirror. Returns the result of the batch as the audit has to know it.
 
-        ``alone`` says that nobody else can have committed since this last looked, so that it need not read
-        those commits: there are many, if only the engine has written for a long time.
+        That includes what was done by hand before, and up to which version all commits are known: a later
+        driver has to look at the others. ``since`` is a version since which nobody else can have committed
+        (None: unknown). Such commits need not be read: there are many, if only the engine has written for a
+        long time.
         """
         target = canonical(str(table.location))
         with self._lock:
             place = self._places.setdefault(target, _Place())
             self._written.add(target)
-            place.after = version
-            if place.checked is None or alone:
-                place.checked = version
+            place.after = done.version
+            if place.checked in (None, since):
+                place.checked = done.version
+            table.checked = checked = place.checked
             noticed, place.noticed = place.noticed, ()
-        return noticed
+        drift = *done.drift, *noticed
+        return replace(done, drift=drift, checked=None if checked == done.version else checked)
+
+
+def alone_since(before: int | None, after: int | None) -> int | None:
+    """Return a version since which nobody but a batch has committed, or None if somebody else may have.
+
+    The batch has made one commit at most. It found the mirror at ``before``, and left it at ``after``.
+    """
+    return before if before is not None and after in (before, before + 1) else None
 
 
 def _compared(table: MirroredTable, place: _Place, newest: int | None) -> Found:
@@ -112,7 +123,7 @@ def _compared(table: MirroredTable, place: _Place, newest: int | None) -> Found:
         return left.judge(checked, newest, ())
     if newest < max(checked, after):
         return left.judge(max(checked, after), newest, ())
-    if newest == after and after - checked <= 1:
+    if newest == after == checked:
         return Found()
     return left.judge(checked, newest, table.mirror.commits(max(checked, newest - _MOST), newest))
 

@@ -45,14 +45,16 @@ COLUMNS = (
     "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, source STRING, target STRING, "
     f"version BIGINT, {', '.join(f'{name} BIGINT' for name in COUNTERS)}, tombstones_retained BIGINT, "
     "last_event_time TIMESTAMP, drift STRING, error STRING, positions STRING, violations_by STRING, "
-    "seconds DOUBLE, first_seq STRING, last_seq STRING, log STRING, gap STRING, since TIMESTAMP"
+    "seconds DOUBLE, first_seq STRING, last_seq STRING, log STRING, gap STRING, since TIMESTAMP, "
+    "checked BIGINT"
 )
 """One row per table of a batch, and one with null ``source`` for the batch as a whole.
 
 In the latter, ``seconds`` is how long the batch took until then. The changes that the batch brought to a
 table lie between ``first_seq`` and ``last_seq`` (as hexadecimal digits) of the ``log``. What it kept aside
 does not lie before ``gap`` (for the batch as a whole: records whose table is unknown). ``positions``, which
-later batches of the query need, are kept with the newest batches of a query only.
+later batches of the query need, are kept with the newest batches of a query only. ``checked`` is the version
+of the mirror up to which all commits are known, or null if that is ``version``.
 
 Batches from before ``spec.retention.audit`` are summed up (`record.retention`): in such a row, ``since`` is
 when the first of them was done, and ``committed_at`` when the last one was. Otherwise, ``since`` is null.
@@ -62,7 +64,7 @@ when the first of them was done, and ``committed_at`` when the last one was. Oth
 _SHIFTS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "DELETE")
 """Operations after which a table has no row that it did not have before."""
 _MOST_COMMITS = 50
-_STATES = ("target", "version", "tombstones_retained", "last_event_time", "error")
+_STATES = ("target", "version", "checked", "tombstones_retained", "last_event_time", "error")
 _BATCH = ("query_id", "batch_id")
 
 _log = logging.getLogger(__name__)
@@ -287,12 +289,14 @@ def _summed(rows: DataFrame, at: int) -> AuditHistory:
     newest = F.struct("committed_at", "batch_id")
     query = F.when(F.col("source").isNull(), F.col("query_id")).alias("query_id")
     first, last = (_column(rows, name) for name in ("first_seq", "last_seq"))
+    checked = _column(rows, "checked").cast("bigint")
     found = rows.groupBy("source", query).agg(
         *[F.sum(_column(rows, name)).alias(name) for name in COUNTERS],
         *[
             F.max_by(name, F.when(F.col(name).isNotNull(), newest)).alias(name)
             for name in ("target", "version")
         ],
+        F.max_by(checked, F.when(F.col("version").isNotNull(), newest)).alias("checked"),
         *[F.max_by(name, newest).alias(name) for name in ("tombstones_retained", "error")],
         F.max(possible(F.col("last_event_time"), F.col("committed_at"))).alias("last_event_time"),
         F.max("batch_id").alias("last_batch"),
@@ -367,4 +371,5 @@ def _table(row: Row, violated: Sequence[Violated]) -> TableResult:
         violated=tuple(violated),
         error=row["error"],
         gap=row["gap"],
+        checked=row["checked"],
     )

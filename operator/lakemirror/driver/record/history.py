@@ -20,13 +20,13 @@ from lakemirror.api.report import COUNTERS, DRIFTS_KEPT, NONE, Counts
 from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
 from lakemirror.driver.consistent.reach import BEGIN, END
 from lakemirror.driver.profile.positions import Memory, Place, Stream, from_json, newest, to_json
-from lakemirror.driver.results import Drift, TableResult, Violated, add
+from lakemirror.driver.results import Drift, Left, TableResult, Violated, add
 from lakemirror.driver.times import possible_time
 
 FILE: Final = "history.json"
 _MOST_QUERIES: Final = 1_000
 """The number of queries that are remembered, the newest ones. Each replay is a query of its own."""
-_STATES: Final = ("target", "version", "tombstones_retained", "error", "gap")
+_STATES: Final = ("target", "version", "checked", "tombstones_retained", "error", "gap")
 
 
 class HistoryDamaged(ValueError):
@@ -71,17 +71,17 @@ class AuditHistory:
         """Return the queries that have done a batch since a moment."""
         return [query for query, at in self.committed.items() if at >= moment]
 
-    def left_since(self, moment: datetime) -> dict[str, int]:
-        """Return the versions at which batches since a moment left the mirrors, by target.
+    def left_since(self, moment: datetime) -> dict[str, Left]:
+        """Return how batches since a moment left the mirrors, by target.
 
         Several tables may have one mirror: the last batch of all of them counts.
         """
         since = {source: at for source, at in self.written.items() if at >= moment}
-        found: dict[str, int] = {}
+        found: dict[str, Left] = {}
         for source in sorted(since, key=since.__getitem__):
             table = self.tables[source]
-            if table.target and table.version is not None:
-                found[table.target] = table.version
+            if table.target and table.left is not None:
+                found[table.target] = table.left
         return found
 
     def targets_since(self, moment: datetime) -> dict[str, str]:
@@ -201,6 +201,7 @@ def _table(row: Mapping[str, Any], at: datetime) -> TableResult:
         violated=tuple(Violated(**each) for each in json.loads(violated)) if violated else (),
         error=row.get("error"),
         gap=row.get("gap"),
+        checked=row.get("checked"),
     )
 
 
@@ -281,7 +282,7 @@ def _document(history: AuditHistory, source: str) -> dict[str, Any]:
         "logs": None if logs is None else sorted(logs),
         "places": sorted(history.places.get(source, ())),
     }
-    return {name: value for name, value in found.items() if value or name in ("version", "logs")}
+    return {name: value for name, value in found.items() if value or name in ("version", "checked", "logs")}
 
 
 def _nonzero(counts: Counts) -> dict[str, int]:

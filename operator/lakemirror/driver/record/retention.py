@@ -35,6 +35,8 @@ _NEWEST: Final = ("target", "version", "positions", "extent")
 """Columns of which the newest value that is not null counts."""
 _LAST: Final = ("query_id", "batch_id", "tombstones_retained", "error")
 """Columns of which the value of the newest row counts."""
+_LEFT: Final = ("version", "checked")
+"""Columns that say how a mirror was left."""
 _KEYS: Final = ("source", "of_query", "of_place", "of_log")
 
 _Key = tuple[str | None, ...]
@@ -104,11 +106,11 @@ def summary(rows: DataFrame) -> list[dict[str, Any]]:
         }
     )
     found, drift, violated = _summed(rows).collect(), _drift(rows), _violated(rows)
-    versions = _versions(found)
+    left = _left(found)
     return [
         {
             **row.asDict(),
-            "version": versions.get((row["source"], row["target"])),
+            **left.get((row["source"], row["target"]), {}),
             "drift": drift.get(_key(row)),
             "violations_by": violated.get(_key(row)),
         }
@@ -124,6 +126,7 @@ def _summed(rows: DataFrame) -> DataFrame:
         F.unix_micros(F.max("committed_at")).alias("committed_at"),
         F.unix_micros(F.when(many, began).otherwise(F.max("since"))).alias("since"),
         *[F.max_by(name, F.when(F.col(name).isNotNull(), when)).alias(name) for name in _NEWEST],
+        F.max_by("checked", F.when(F.col("version").isNotNull(), when)).alias("checked"),
         *[F.max_by(name, when).alias(name) for name in _LAST],
         *[F.sum(name).alias(name) for name in COUNTERS],
         F.unix_micros(F.max(possible(F.col("last_event_time"), F.col("committed_at")))).alias(
@@ -137,14 +140,11 @@ def _summed(rows: DataFrame) -> DataFrame:
     )
 
 
-def _versions(found: Iterable[Row]) -> Mapping[tuple[str, str], int]:
-    """Return the newest version of each table at each place, to which the rows of all its logs belong."""
-    newest: dict[tuple[str, str], tuple[int, int]] = {}
-    for row in found:
-        if row["source"] is not None and row["version"] is not None:
-            place = row["source"], row["target"]
-            newest[place] = max(newest.get(place, (0, 0)), (row["committed_at"], row["version"]))
-    return {place: version for place, (_, version) in newest.items()}
+def _left(found: Iterable[Row]) -> Mapping[tuple[str, str], dict[str, int | None]]:
+    """Return how each table was left last at each place, to which the rows of all its logs belong."""
+    rows = [row for row in found if row["source"] is not None and row["version"] is not None]
+    ordered = sorted(rows, key=lambda row: (row["committed_at"], row["version"]))
+    return {(row["source"], row["target"]): {name: row[name] for name in _LEFT} for row in ordered}
 
 
 def _drift(rows: DataFrame) -> dict[_Key, str]:

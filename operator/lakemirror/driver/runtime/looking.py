@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +20,7 @@ from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit
 from lakemirror.driver.record.beginning import latest, since
 from lakemirror.driver.record.history import AuditHistory
-from lakemirror.driver.results import BatchResult, TableResult
+from lakemirror.driver.results import BatchResult, Left, TableResult
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.tables import commits
 from lakemirror.driver.verify.table import named, table_of
@@ -40,7 +40,7 @@ def look(run: RunContext, history: AuditHistory) -> AuditHistory:
         return history
     places = Places(known, lambda: known, warn=run.announcer.warn)
     waiting = tokens.waiting(run.storage, run.pipeline.spec)
-    left = {canonical(target): version for target, version in known.items()}
+    left = {canonical(target): each for target, each in known.items()}
     tables = [each for each in history.tables.values() if _may_differ(run, each, left)]
     opened = [each for each in _opened(run, tables) if each.settings.source not in waiting]
     found = {str(each.name): told for each in opened if (told := _looked(run, places, each)) is not None}
@@ -75,15 +75,18 @@ def accept(table: MirroredTable) -> BatchResult:
     return told
 
 
-def _may_differ(run: RunContext, table: TableResult, left: dict[str, int]) -> bool:
-    """Return whether a mirror may not be as it was left. Most are, which their newest version shows."""
+def _may_differ(run: RunContext, table: TableResult, left: Mapping[str, Left]) -> bool:
+    """Return whether a mirror may not be as it was left. Most are, which their newest version shows.
+
+    Others may have committed while the last batch was written.
+    """
     known = left.get(canonical(table.target)) if table.target else None
     if known is None or table.target is None:
         return False
-    if run.pipeline.spec.target.jdbc is not None or "/" not in table.target:
+    if run.pipeline.spec.target.jdbc is not None or "/" not in table.target or known.checked != known.version:
         return True
     try:
-        return not commits.is_newest(run.session, table.target, known)
+        return not commits.is_newest(run.session, table.target, known.version)
     except Exception as error:
         _not_looked_at(run, table.source, error)
         return False
@@ -126,6 +129,5 @@ def _looked(run: RunContext, places: Places, table: MirroredTable) -> TableResul
     if lost is not None:
         run.announcer.warn(lost)
         return replace(result, error=lost)
-    version = table.mirror.version
-    drift = places.written(table, version)
-    return replace(result, version=version, drift=drift) if drift else None
+    done = places.written(table, replace(result, version=table.mirror.version))
+    return done if done.drift else None
