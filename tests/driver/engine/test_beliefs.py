@@ -33,6 +33,7 @@ from lakemirror.driver.engine.table_change import TableChange, together
 from lakemirror.driver.engine.verdicts import Reason, Verdict
 from lakemirror.driver.orders import NO_ORDERS
 from lakemirror.driver.plan.possession import Possession
+from lakemirror.driver.read.base import Batch
 from lakemirror.driver.rules.batch import Mirror
 from lakemirror.driver.rules.envelopes.records import Record
 from lakemirror.driver.rules.kinds import INT, TIMESTAMP
@@ -259,6 +260,42 @@ def test_an_error_after_the_job_leaves_no_files(tmp_path: Path, monkeypatch: pyt
     assert [*Path(disk.rows.folder).glob("*.parquet")]
     assert applying._tried_to_read(cast(Any, None), [table], fails) is None
     assert not [*Path(disk.rows.folder).glob("*.parquet")]
+
+
+def test_batches_after_a_job_that_failed_are_left_for_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What kills its workers may be in each batch."""
+    table = believed_table(tmp_path, newest=None)
+    cast(Any, table.mirrored).spec = SimpleNamespace(ordering=Ordering())
+    applying = Engine(cast(Any, None), "lakemirror/test", Ordering())
+    applying._systems.__dict__["_disk"] = LocalDisk()
+    applying._tables[table.believed.name] = table
+    monkeypatch.setattr(applying, "_dividing", lambda known: Dividing([1], 1))
+    monkeypatch.setattr(engine, "stops_pipeline", lambda *_: False)
+    monkeypatch.setattr(engine, "reason_of_batch", lambda *_: None)
+    jobs, works = list[int](), False
+
+    def run(*_: Any) -> JobResult:
+        jobs.append(batch)
+        if not works:
+            raise RuntimeError("a worker has died")
+        return JobResult({}, {})
+
+    mirror = SimpleNamespace(path=f"file:{tmp_path}/other")
+    about: Any = SimpleNamespace(name=TableName("demo", "public", "other"), mirror=mirror)
+    plan: Any = SimpleNamespace(seen=SimpleNamespace(truncates=0, rekeyed=False))
+    monkeypatch.setattr(job, "run", run)
+    for batch in range(23):
+        read = applying.read(cast(Any, None), Batch("q", batch), {})
+        assert (read is None) == (not works or batch not in jobs)
+        assert applying.can_apply(about, plan, 1) == (read is not None)
+        works = 10 <= batch < 19
+    assert jobs == [0, 2, 5, 10, 19, 20, 22]
+    told = [each.getMessage() for each in caplog.records if "a worker has died" in each.getMessage()]
+    assert [text.partition(" are")[0] for text in told] == [
+        f"this batch and {more} after it" for more in (1, 2, 4, 8, 1, 2)
+    ]
 
 
 def changed(disk: OnDisk, place: int) -> Change:

@@ -10,6 +10,7 @@ batch meets them:
 `engine`              What is believed of tables between batches; what of a batch is applied here
 `believed`            What a planned batch says about a table, and why a table is not for the engine
 `job`                 The job: two stages, with a shuffle between them
+`pauses`              For how many batches it is not tried after it has failed
 `daemon`              Spark's Python daemon, with what the tasks need
 `blocks`              The first stage: raw records become changes, divided into buckets of keys
 `seen`                What blocks say about the positions of their source

@@ -42,6 +42,7 @@ from lakemirror.driver.engine.commits import (
 from lakemirror.driver.engine.file_systems import FileSystems, reason_against_place
 from lakemirror.driver.engine.job import JobResult
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
+from lakemirror.driver.engine.pauses import Pauses
 from lakemirror.driver.engine.stored_ends import DELETED, MOVED, TOMBSTONES, TombstoneFiles
 from lakemirror.driver.engine.table_change import is_untidy, tidied
 from lakemirror.driver.engine.verdicts import Candidate, Verdict, judge, judge_planned
@@ -203,6 +204,7 @@ class Engine:
         """The tables of this batch of which it has learned before it applied their changes."""
         self._unfit: set[TableName] = set()
         """The tables that it could not apply the last time: Spark does, and then it may learn of them."""
+        self._pauses = Pauses()
         self._decided_again: set[TableName] = set()
         """The tables of this batch of which other things were done than what was decided first."""
 
@@ -286,7 +288,7 @@ class Engine:
     # -- reading ----------------------------------------------------------------------------------
 
     def read(self, raw: DataFrame, batch: Batch, memory: Memory) -> BatchRead | None:
-        """Read a batch. Nothing that anybody reads is changed. Returns None if nothing is believed.
+        """Read a batch. Nothing that anybody reads is changed. Returns None if all is left for Spark.
 
         ``memory`` is what is remembered of the source's positions.
         """
@@ -294,7 +296,8 @@ class Engine:
         self._is_small = batch.offsets is not None and batch.offsets <= _FEW_RECORDS
         self._planned, self._decided_again = set(), set()
         self._systems.renew()
-        if not self._tables or batch.files:
+        self._pauses.begin()
+        if self._pauses.active or not self._tables or batch.files:
             return None
         tables = list(self._tables.values())
         as_left = side_by_side(self._is_as_left, tables)
@@ -310,7 +313,7 @@ class Engine:
         seen = plan.seen
         if records > _MOST_PLANNED or seen.truncates or seen.rekeyed:
             return False
-        if table.name in self._unfit:
+        if table.name in self._unfit or self._pauses.active:
             return False
         reason = reason_of_batch(table, plan) or reason_against_place(self._folder(table))
         if reason is not None:
@@ -352,14 +355,21 @@ class Engine:
             places = [_place(each, self._batch) for each in known]
             found = job.run(raw, tables, places, dividing)
             done = found.done
-            return self._sorted(found, known, tables, judging)
+            read = self._sorted(found, known, tables, judging)
         except Exception as error:
             for number, each in done.items():
                 discard(known[number].rows.files, each)
             if stops_pipeline(error, self._spark):
                 raise
-            log.warning("a batch is applied by Spark, because its job failed: %s", cause_of(error))
+            log.warning(
+                "this batch and %d after it are applied by Spark's plans, because the job that applies "
+                "changes in columns failed: %s",
+                self._pauses.failed(),
+                cause_of(error),
+            )
             return None
+        self._pauses.succeeded()
+        return read
 
     def _sorted(
         self, found: JobResult, known: Sequence[_Table], tables: Sequence[Believed], judging: _Judging
