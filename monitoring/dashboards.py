@@ -155,6 +155,16 @@ def pipeline() -> Dashboard:
         ),
         _lines("Records applied by table", {"{{table}}": rate("applied")}, "cps"),
         _lines(
+            "Records in columns and in Spark's plans",
+            {
+                "in columns": f"sum(rate(lakemirror_records_in_columns_total{{{of}}}[$__rate_interval]))",
+                "in Spark's plans": f"sum(rate(lakemirror_records_total{{{of}}}[$__rate_interval]))"
+                f" - sum(rate(lakemirror_records_in_columns_total{{{of}}}[$__rate_interval]))",
+            },
+            "cps",
+            stacked=True,
+        ),
+        _lines(
             "Rows changed",
             {
                 name: f"sum(rate(lakemirror_{name}_total{{{of}}}[$__rate_interval]))"

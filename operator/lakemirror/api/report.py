@@ -154,6 +154,8 @@ class Counts(Part):
     """Rows that came with an update, and that the mirror never had."""
     violations: Count = 0
     """Rows that did not meet an expectation, in records that were applied or quarantined."""
+    records_in_columns: Count = 0
+    """Records processed in columns (docs/performance.md). Spark's own plans processed all others."""
 
     @property
     def unaccounted(self) -> int:

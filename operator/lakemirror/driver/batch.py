@@ -783,7 +783,8 @@ def _remembered(before: Memory, parts: Sequence[_Part], read: BatchRead) -> Memo
 def _of_nothing(read: BatchRead) -> Counts:
     """Count the records that the engine has read and that belong to no table."""
     tombstones, bad = read.tombstones, read.unreadable
-    return Counts(records=tombstones + bad, no_row_change=tombstones, quarantined=bad)
+    records = tombstones + bad
+    return Counts(records=records, no_row_change=tombstones, quarantined=bad, records_in_columns=records)
 
 
 def _app_id(pipeline: CdcPipeline, query_id: str) -> str:

@@ -63,6 +63,8 @@ def test_plain_changes_are_applied_in_columns_unless_a_setting_says_otherwise(
     mirroring.run(session)
     assert differences(session, mirroring, by_rules(mirroring)) == []
     assert (in_columns(session, mirroring, "items") > 0) == applied
+    [counts] = audited(session, mirroring, ["records", "records_in_columns"]).values()
+    assert (0 < counts["records_in_columns"] <= counts["records"]) == applied
 
 
 def test_a_plain_history_in_order(columns: SparkSession, tmp_path: Path) -> None:
@@ -137,6 +139,8 @@ def test_first_batches_are_applied_in_columns_as_they_are_planned(
 
     mirroring = Mirroring(tmp_path)
     assert after([*chain(*reads), bad]) == [1, 1, 1, 1]
+    for counts in audited(columns, mirroring, ["records", "records_in_columns"]).values():
+        assert counts["records_in_columns"] == counts["records"] > 0
     first, second = zip(*(parts(each, 2) for each in rest), strict=True)
     # The first transaction after a snapshot has no known last commit in PostgreSQL.
     assert after(list(chain(*first))) == [1, 1, 2, 1]

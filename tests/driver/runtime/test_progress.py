@@ -91,6 +91,7 @@ def test_the_document() -> None:
         "outOfOrder": 0,
         "absentRows": 0,
         "violations": 0,
+        "recordsInColumns": 0,
         "tombstonesRetained": 5,
         "quarantinedOpen": 0,
         "held": 0,

@@ -613,9 +613,10 @@ def _result(table: _Table, plain: Plain, version: int) -> TableResult:
         name: sum(getattr(each, name) for each in changes_in(plain.done))
         for name in ("inserted", "updated", "deleted")
     }
-    tombstones = plain.report.tombstones
+    tombstones, records = plain.report.tombstones, plain.report.records - plain.report.unreadable
     counts = Counts(
-        records=plain.report.records - plain.report.unreadable,
+        records=records,
+        records_in_columns=records,
         no_row_change=tombstones,
         quarantined=plain.report.spoilt,
         tombstone_records=tombstones,

@@ -34,6 +34,8 @@ from lakemirror.driver.runtime.summary import RunSummary
 _LINES = 20
 _HELD_SHOWN = 5
 """The maximum number of tables shown while a run works. The summary shows all of them."""
+_SHOWN = tuple(name for name in COUNTERS if name != "records_in_columns")
+"""Names of the counters that say what became of records. The other one says how they were processed."""
 
 
 class Display:
@@ -137,7 +139,8 @@ def counts_text(counts: Counts) -> str:
 
 def _nonzero(counts: Counts) -> list[str]:
     """Describe each outcome of the records that is not zero."""
-    return [f"{n} {_words(name)}" for name, n in counts.values().items() if n and name != "records"]
+    values = counts.values()
+    return [f"{values[name]} {_words(name)}" for name in _SHOWN if values[name] and name != "records"]
 
 
 def _words(name: str) -> str:
@@ -153,7 +156,7 @@ def summary_table(summary: RunSummary) -> str:
     grid = Table(box=None, pad_edge=False)
     grid.add_column("table", no_wrap=True)
     tables = list(summary.tables.values())
-    counters = [name for name in COUNTERS if any(getattr(table.counts, name) for table in tables)]
+    counters = [name for name in _SHOWN if any(getattr(table.counts, name) for table in tables)]
     for name in ("rows", *counters, "tombstones_retained", "drift"):
         grid.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
     for source, table in summary.tables.items():
