@@ -157,7 +157,7 @@ class TableLog:
         self._done: int | None = None
 
     def _opened(self) -> Any:
-        return self._java(f"{_DELTA}.DeltaLog").forTable(self._spark._jsparkSession, self._path)
+        return delta.log_of(self._spark, self._path)
 
     def begin(self, transaction: Transaction) -> Attempt:
         """Start a transaction that fails if somebody else changes the table in the meantime.
