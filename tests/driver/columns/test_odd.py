@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -66,3 +67,10 @@ def test_columns_whose_values_lose_digits_are_told() -> None:
         found = odd.read(with_members({"at": text}, {}), facts)
         assert isinstance(found, odd.OddChange)
         assert found.rounded == rounded
+
+
+def test_what_has_read_records_is_still_sent_to_tasks() -> None:
+    record = with_members({}, {})
+    found = odd.read(record, FACTS)
+    assert isinstance(found, odd.OddChange)
+    assert odd.read(record, pickle.loads(pickle.dumps(FACTS))) == found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from lakemirror.driver.columns.changes import METADATA
@@ -12,7 +13,7 @@ from lakemirror.driver.columns.kinds import has_arrow_type
 from lakemirror.driver.rules.envelopes.records import Document, Settings, TableName
 from lakemirror.driver.rules.kinds import Decimals, Plain
 from lakemirror.driver.rules.row_keys import KeyOfTable
-from lakemirror.driver.rules.rows import Column
+from lakemirror.driver.rules.rows import Column, RowReader
 
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 """Characters that JSON escapes in the names of members, which `msgspec` does not know of."""
@@ -55,6 +56,11 @@ class Facts:
             and not any(map(_ESCAPED.search, self._names))
             and all(name not in self.columns for name, _ in METADATA)
         )
+
+    @cached_property
+    def rows(self) -> RowReader:
+        """Reads the rows of records one by one."""
+        return RowReader(self.columns, self.settings.placeholder)
 
     @property
     def _names(self) -> set[str]:

@@ -17,7 +17,7 @@ from lakemirror.driver.rules.envelopes.records import Bad, Change, NoRowChange, 
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import Origin, identity
 from lakemirror.driver.rules.row_keys import keyed
-from lakemirror.driver.rules.rows import RowReader, Unrepresentable
+from lakemirror.driver.rules.rows import Unrepresentable
 from lakemirror.driver.rules.values import Event
 
 
@@ -94,7 +94,7 @@ def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrep
         return Spoilt(change, of_key)
     row, gaps, texts, rounded = {}, frozenset[str](), {}, frozenset[str]()
     if change.row is not None:
-        image = RowReader(facts.columns, change.placeholder).read(change.row, unrepresentable=unrepresentable)
+        image = facts.rows.read(change.row, unrepresentable=unrepresentable)
         if isinstance(image, str):
             return Spoilt(change, image)
         row, gaps, texts, rounded = dict(image.values), image.gaps, dict(image.texts), image.rounded

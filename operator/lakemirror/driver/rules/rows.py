@@ -116,6 +116,10 @@ class RowReader:
             frozenset(name for name, each in odd.items() if each.is_rounded),
         )
 
+    def __reduce__(self) -> tuple[type[RowReader], tuple[object, ...]]:
+        """Leave out the functions that read when a reader is pickled: they are made again."""
+        return RowReader, (self.columns, self.placeholder)
+
     @cached_property
     def _nulls(self) -> dict[str, Any]:
         """A row that has null in each column."""
