@@ -100,7 +100,8 @@ class Report:
     """What a task has read of one topic: of a table, or of none that is believed (``number`` is -1).
 
     ``records`` are all that it has read, ``tombstones`` those without a value, ``aside`` those that cannot be
-    applied. ``odd`` is the place of one that is not as it is believed: then not all were read.
+    applied. ``odd`` is the place of one that is not as it is believed: then not all were read. If it is that
+    of no topic, nothing of the batch was.
     """
 
     topic: str | None
@@ -213,6 +214,15 @@ def divided(
     yield from _batches(_parcels(ODD, events, pickle.dumps, expected, dividing, task), schema)
 
 
+def unread(reason: str, questions: Questions, task: int) -> Iterator[pa.RecordBatch]:
+    """Return the parcel of a partition that cannot be read, which is a report of no topic."""
+    yield from _batches(_reported([Report(None, -1, 0, odd=reason)], task), _schema(questions))
+
+
+def _schema(questions: Questions) -> pa.Schema:
+    return pa.schema([*SCHEMA, *questions.schema]) if questions else SCHEMA
+
+
 class _Asking:
     """Collects the rows of the parcels of a task that Spark has to judge."""
 
@@ -221,7 +231,7 @@ class _Asking:
     ) -> None:
         self._questions, self._tables, self._dividing, self._task = questions, tables, dividing, task
         self._rows: list[pa.Table] = []
-        self.schema = pa.schema([*SCHEMA, *questions.schema]) if questions else SCHEMA
+        self.schema = _schema(questions)
 
     def about(
         self,

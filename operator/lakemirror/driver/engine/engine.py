@@ -74,6 +74,8 @@ _KEYS_OF_MOVED: Final = 200_000
 """The same for a table whose rows change their keys: keys that are connected have to be in one bucket."""
 _FEW_RECORDS: Final = 2_000
 """A batch with so many records, or less, is applied by one task."""
+_WITHOUT_LINES: Final = 20
+"""How many batches are parsed by Spark after one with lines that had to be."""
 _MOST_PLANNED: Final = 300_000
 """Maximum number of records of a batch with which new tables are applied: a first batch may be very large."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -205,6 +207,8 @@ class Engine:
         self._unfit: set[TableName] = set()
         """The tables that it could not apply the last time: Spark does, and then it may learn of them."""
         self._pauses = Pauses()
+        self._without_lines = 0
+        """How many of the next batches are parsed by Spark, even if they are lines of records."""
         self._decided_again: set[TableName] = set()
         """The tables of this batch of which other things were done than what was decided first."""
 
@@ -303,7 +307,8 @@ class Engine:
         as_left = side_by_side(self._is_as_left, tables)
         known = [each for each, stays in zip(tables, as_left, strict=True) if stays]
         self._tables = {each.believed.name: each for each in known}
-        return self._tried_to_read(raw, known, partial(judge, memory=memory, ordering=self._ordering))
+        judging = partial(judge, memory=memory, ordering=self._ordering)
+        return self._tried_to_read(raw, known, judging, self._lines(batch))
 
     def can_apply(self, table: MirroredTable, plan: TablePlan, records: int) -> bool:
         """Return whether the changes of a table can be applied once its mirror has the planned form.
@@ -342,7 +347,20 @@ class Engine:
         self._planned |= read.tables.keys() if read is not None else set()
         return replace(read, memory={}) if read is not None else BatchRead()
 
-    def _tried_to_read(self, raw: DataFrame, known: Sequence[_Table], judging: _Judging) -> BatchRead | None:
+    def _lines(self, batch: Batch) -> DataFrame | None:
+        """Return the lines of a batch of saved records, unless those of one before were not usual."""
+        if self._without_lines:
+            self._without_lines -= 1
+            return None
+        return batch.lines()
+
+    def _tried_to_read(
+        self,
+        raw: DataFrame,
+        known: Sequence[_Table],
+        judging: _Judging,
+        lines: DataFrame | None = None,
+    ) -> BatchRead | None:
         if not known:
             return None
         done: Mapping[int, Sequence[Done]] = {}
@@ -353,7 +371,7 @@ class Engine:
                 for each, buckets in zip(known, dividing.buckets, strict=True)
             ]
             places = [_place(each, self._batch) for each in known]
-            found = job.run(raw, tables, places, dividing)
+            found = self._run(raw, lines, known, (tables, places, dividing))
             done = found.done
             read = self._sorted(found, known, tables, judging)
         except Exception as error:
@@ -370,6 +388,25 @@ class Engine:
             return None
         self._pauses.succeeded()
         return read
+
+    def _run(
+        self,
+        raw: DataFrame,
+        lines: DataFrame | None,
+        known: Sequence[_Table],
+        given: tuple[Sequence[Believed], Sequence[StoredMirror], Dividing],
+    ) -> JobResult:
+        """Run the job, on lines of saved records if there are some and all of them are usual."""
+        if lines is None:
+            return job.run(raw, *given)
+        found = job.run(lines, *given, are_lines=True)
+        if found.unread is None:
+            return found
+        log.debug("the lines of a batch are parsed by Spark: %s", found.unread)
+        self._without_lines = _WITHOUT_LINES
+        for number, done in found.done.items():
+            discard(known[number].rows.files, done)
+        return job.run(raw, *given)
 
     def _sorted(
         self, found: JobResult, known: Sequence[_Table], tables: Sequence[Believed], judging: _Judging

@@ -17,9 +17,10 @@ from pyspark.sql import functions as F
 
 from lakemirror.driver.engine import filter_columns
 from lakemirror.driver.engine.believed import Believed
-from lakemirror.driver.engine.blocks import PARCELS, RAW, REPORT, Dividing, Report, divided
+from lakemirror.driver.engine.blocks import PARCELS, RAW, REPORT, Dividing, Report, divided, unread
 from lakemirror.driver.engine.buckets import FOUND, Done, StoredMirror, folded
 from lakemirror.driver.engine.filters import Questions
+from lakemirror.driver.engine.saved_records import NotRecords, records_of
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +40,28 @@ class JobResult:
     reports: dict[str | None, Report]
     done: dict[int, list[Done]]
 
+    @property
+    def unread(self) -> str | None:
+        """Why the lines of the batch have to be parsed by Spark, or None if they are records."""
+        return self.reports[None].odd if None in self.reports else None
+
 
 def run(
-    raw: DataFrame, tables: Sequence[Believed], places: Sequence[StoredMirror], dividing: Dividing
+    raw: DataFrame,
+    tables: Sequence[Believed],
+    places: Sequence[StoredMirror],
+    dividing: Dividing,
+    *,
+    are_lines: bool = False,
 ) -> JobResult:
     """Read raw records, and make of the plain changes of tables what becomes of their mirrors.
 
-    Nothing that anybody reads is changed: new files are stored, and named by no log. Raises Spark's errors.
+    With ``are_lines``, they are lines of saved records (`saved_records`). Nothing that anybody reads is
+    changed: new files are stored, and named by no log. Raises Spark's errors.
     """
     questions = Questions.of(tables)
-    stages = _First(tables, dividing, questions), _Second(tables, places, dividing)
+    stages = _First(tables, dividing, questions, are_lines), _Second(tables, places, dividing)
+    raw = raw if are_lines else raw.select(*RAW)
     with _sent(raw.sparkSession, stages) as (first, second):
         if dividing.is_small:  # no shuffle
             spread = _parcels(raw.coalesce(1), first, questions)
@@ -70,8 +83,8 @@ def run(
 def _parcels(raw: DataFrame, first: _Stage, questions: Questions) -> DataFrame:
     """Return what the first stage hands on. Spark judges the rows of tables with filters on their way."""
     if not questions:
-        return raw.select(*RAW).mapInArrow(first, PARCELS)
-    asking = raw.select(*RAW).mapInArrow(first, filter_columns.schema_of(questions))
+        return raw.mapInArrow(first, PARCELS)
+    asking = raw.mapInArrow(first, filter_columns.schema_of(questions))
     return filter_columns.judged(asking, questions)
 
 
@@ -116,11 +129,16 @@ class _First:
     tables: Sequence[Believed]
     dividing: Dividing
     questions: Questions
+    are_lines: bool
 
     def __call__(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
-        return divided(blocks, self.tables, self.dividing, self.questions, task)
+        records = records_of(blocks) if self.are_lines else blocks
+        try:
+            yield from divided(records, self.tables, self.dividing, self.questions, task)
+        except NotRecords as reason:  # all lines are read before anything is handed on
+            yield from unread(str(reason), self.questions, task)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,10 @@ class SourceFile:
     start: int = 0
 
 
+def _no_lines() -> None:
+    return None
+
+
 def _nothing_known(_: Exception) -> Exception | None:
     return None
 
@@ -76,6 +80,7 @@ class Batch:
     replay: for Kafka ``{"topic": {"partition": [from, until]}}``, for files ``{"files": [[name, sha256],
     ...]}``. ``files`` are the files of rows that its records are from. ``explain`` returns the error to
     raise instead of one that means that the source no longer has the records, and None for other errors.
+    ``lines`` returns the batch's records as lines of JSON (``line`` BINARY), None if they are not stored so.
     """
 
     query_id: str
@@ -83,6 +88,7 @@ class Batch:
     extent: dict[str, Any] = field(default_factory=dict)
     files: tuple[SourceFile, ...] = ()
     explain: Callable[[Exception], Exception | None] = field(default=_nothing_known, compare=False)
+    lines: Callable[[], DataFrame | None] = field(default=_no_lines, compare=False)
 
     @contextmanager
     def explained(self) -> Iterator[None]:

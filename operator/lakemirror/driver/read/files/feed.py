@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -279,9 +280,10 @@ class FilesFeed:
         for file in files:
             self._looked_at.pop(file.name, None)
 
-    def _batch(self, batch_id: int, files: Iterable[InputFile]) -> Batch:
+    def _batch(self, batch_id: int, files: Sequence[InputFile]) -> Batch:
         extent = {"files": [[file.name, file.sha256] for file in files]}
-        return Batch(self.query_id, batch_id, extent, self._marked(files))
+        lines = partial(self._reader.lines, files)
+        return Batch(self.query_id, batch_id, extent, self._marked(files), lines=lines)
 
     def _marked(self, files: Iterable[InputFile]) -> tuple[SourceFile, ...]:
         """Return the files that tables remember having.

@@ -15,7 +15,7 @@ from lakemirror.driver.read.registry import SCHEMA_HEADERS
 
 _LEAST_BLOCK: Final = 2 * 2**20
 """The maximum number of bytes of a file that a task reads in a small batch."""
-_LAST_MILLIS: Final = 253_370_764_799_999
+LAST_MILLIS: Final = 253_370_764_799_999
 """The end of the year 9998. Later timestamps are treated as missing."""
 _RECORD: Final = (
     "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, "
@@ -35,6 +35,11 @@ def read_records(spark: SparkSession, uris: list[str], *, size: int = 0, base64:
     return reduce(lambda frame, columns: frame.select(*columns), steps, _lines(spark, uris, size))
 
 
+def read_lines(spark: SparkSession, uris: list[str], *, size: int = 0) -> DataFrame:
+    """Return the lines (``line`` BINARY) of the records that `read_records` returns."""
+    return _lines(spark, uris, size).select(F.col("line").cast("binary").alias("line"))
+
+
 @kept
 def _steps(base64: bool) -> list[list[Column]]:
     """Return the columns to select from lines, one list for each step."""
@@ -52,7 +57,7 @@ def _steps(base64: bool) -> list[list[Column]]:
         F.when(fine, F.col("r.topic")).alias("topic"),
         F.when(fine, F.col("r.partition")).alias("partition"),
         F.when(fine, F.col("r.offset")).alias("offset"),
-        F.when(fine & F.col("r.timestamp").between(0, _LAST_MILLIS), F.timestamp_millis("r.timestamp")).alias(
+        F.when(fine & F.col("r.timestamp").between(0, LAST_MILLIS), F.timestamp_millis("r.timestamp")).alias(
             "timestamp"
         ),
         F.when(fine, payload("key")).alias("key"),

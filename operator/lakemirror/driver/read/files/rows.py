@@ -19,7 +19,7 @@ from lakemirror.driver.read.base import CONTENT, RAW_NAMES, REREAD
 from lakemirror.driver.read.files import limits
 from lakemirror.driver.read.files.ledger import InputFile
 from lakemirror.driver.read.files.listing import Inputs
-from lakemirror.driver.read.files.records import read_records
+from lakemirror.driver.read.files.records import read_lines, read_records
 from lakemirror.driver.read.files.text_rows import csv_rows, json_rows
 from lakemirror.driver.read.files.texts import TextFiles
 from lakemirror.driver.read.files.typed_rows import BeyondLimit, NotReadable, TypedFiles
@@ -56,6 +56,9 @@ class Reader(Protocol):
 
     def read(self, files: Sequence[InputFile]) -> DataFrame:
         """Return the records of files, as RAW."""
+
+    def lines(self, files: Sequence[InputFile]) -> DataFrame | None:
+        """Return their lines (``line`` BINARY), if each is a record whose key and value are text."""
 
     def damage(self, file: InputFile) -> str | None:
         """Return what prevents a file from being read to its end, or None if nothing does."""
@@ -142,6 +145,12 @@ class _Records(_Texts):
         uris = [self._inputs.uri(each.name) for each in files]
         return read_records(self._spark, uris, size=sum(f.size for f in files), base64=self._base64)
 
+    def lines(self, files: Sequence[InputFile]) -> DataFrame | None:
+        if self._base64:
+            return None
+        uris = [self._inputs.uri(each.name) for each in files]
+        return read_lines(self._spark, uris, size=sum(f.size for f in files))
+
 
 class _Rows(_Texts):
     """Rows of text. ``rows_of`` reads files by URI."""
@@ -164,6 +173,9 @@ class _Rows(_Texts):
     def read(self, files: Sequence[InputFile]) -> DataFrame:
         uris = [self._inputs.uri(each.name) for each in files]
         return _as_records(self._spark, self._inputs, self._table_of, files, self._rows_of(uris))
+
+    def lines(self, files: Sequence[InputFile]) -> DataFrame | None:
+        return None
 
 
 class _Typed:
@@ -191,6 +203,9 @@ class _Typed:
         uris = [self._inputs.uri(each.name) for each in files]
         found = self._files.read(uris)
         return _as_records(self._spark, self._inputs, self._table_of, files, found)
+
+    def lines(self, files: Sequence[InputFile]) -> DataFrame | None:
+        return None
 
     def damage(self, file: InputFile) -> str | None:
         try:
