@@ -22,6 +22,7 @@ from lakemirror.driver.writer.entry import (
     Outcome,
     Replaced,
     Stamp,
+    begin,
     commit,
     known,
     name_of,
@@ -70,6 +71,33 @@ def at(store: Store, version: int) -> Known:
 
 def do(store: Store, before: Known, number: int = 1) -> Outcome:
     return commit(store, before, info(number), [Transaction("lakemirror/q", number)])
+
+
+def test_a_table_is_begun_in_a_folder_that_exists(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    log = LocalLogStore(tmp_path / "t/_tombstones/_delta_log", 0o640)
+    begin(log, info(0), FIRST)
+    assert log.read(name_of(0)) is not None
+    folders = (tmp_path / "t/_tombstones", tmp_path / "t/_tombstones/_delta_log")
+    assert [stat.S_IMODE(each.stat().st_mode) for each in folders] == [0o750, 0o750]
+
+
+def test_a_table_that_exists_is_not_begun_again(log: Store) -> None:
+    before = at(log, 0)
+    begin(log, info(7), (Protocol(1, 2), Metadata({"id": "another"})))
+    assert at(log, 0) == before
+    assert isinstance(do(log, before), Committed)
+
+
+def test_no_table_is_begun_where_the_folder_was_removed(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        begin(LocalLogStore(tmp_path / "gone/_tombstones/_delta_log"), info(0), FIRST)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_first_entry_says_of_no_version_that_it_was_read() -> None:
+    first = CommitInfo("id", "lakemirror/q", 0, None, 1000)
+    assert "readVersion" not in first.action["commitInfo"]
 
 
 def test_commits_follow_each_other(log: Store, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -21,8 +23,10 @@ from lakemirror.driver.engine.table_change import TableChange, together
 from lakemirror.driver.raised import LakemirrorError
 from lakemirror.driver.rules.kinds import Kind
 from lakemirror.driver.tables.commits import parse
-from lakemirror.driver.writer import log_state
-from lakemirror.driver.writer.actions import CommitInfo, Transaction
+from lakemirror.driver.tables.delta import SELDOM_READ
+from lakemirror.driver.tables.tombstones import TYPES
+from lakemirror.driver.writer import entry, log_state
+from lakemirror.driver.writer.actions import Action, CommitInfo, Metadata, Protocol, Transaction
 from lakemirror.driver.writer.attempt import complete, store
 from lakemirror.driver.writer.checkpointing import keep_short
 from lakemirror.driver.writer.entry import LOG, Committed, LogStore, name_of
@@ -33,6 +37,18 @@ from lakemirror.driver.writer.transaction import Change, prepare
 log = logging.getLogger(__name__)
 
 _DISK = LocalDisk()
+_IN_SCHEMAS: Mapping[str, Any] = {
+    "int": "integer",
+    "bigint": "long",
+    "map<string, binary>": {
+        "type": "map",
+        "keyType": "string",
+        "valueType": "binary",
+        "valueContainsNull": True,
+    },
+}
+"""The types of SQL that have other names in a table's schema (PROTOCOL.md, Schema Serialization Format)."""
+_NONE: Mapping[str, str] = MappingProxyType({})
 _ATTEMPTS = 5
 """How often rows are added to a table of our own that others change, too."""
 
@@ -123,6 +139,11 @@ class DeltaTable:
         keep_short(self.log, self._state, now, self._by_delta)
         return done.version
 
+    def begin(self, actions: Sequence[Action], author: Author, now: int) -> None:
+        """Make the table, unless it exists by now. The actions are those of its first version."""
+        info = CommitInfo(str(uuid.uuid4()), author.app_id, author.number, None, now)
+        entry.begin(self.log, info, actions)
+
     def append(self, rows: pa.RecordBatch, author: Author, now: int) -> int:
         """Add rows, to whatever the table is by now, in a commit that belongs to no batch."""
         for attempt in range(_ATTEMPTS):
@@ -157,12 +178,38 @@ def tombstones_of(
     return recorded(pa.concat_batches(parts), time.time_ns() // 1000, batch)
 
 
-def commit_rows(table: DeltaTable, done: Sequence[Done], author: Author) -> int:
-    """Commit the rows of a table, and return the version that has them. Raises Overtaken."""
+def new_tombstones(now: int) -> Sequence[Action]:
+    """Return the actions of the first version of a table of tombstones (`tables.tombstones`).
+
+    ``now`` is in ms since 1970. The protocol is the oldest that all readers and writers know.
+    """
+    fields = [
+        {"name": name, "type": _IN_SCHEMAS.get(kind, kind), "nullable": True, "metadata": {}}
+        for name, kind in TYPES.items()
+    ]
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": [],
+        "configuration": dict(SELDOM_READ),
+        "createdTime": now,
+    }
+    return Protocol(1, 2), Metadata(metadata)
+
+
+def commit_rows(
+    table: DeltaTable, done: Sequence[Done], author: Author, properties: Mapping[str, str] = _NONE
+) -> int:
+    """Commit the rows of a table and its ``properties``, and return the version that has them.
+
+    Raises Overtaken.
+    """
     change, now = together(changes_in(done)), time.time_ns() // 1_000_000
     rows = {name: getattr(change, name) for name in ("inserted", "updated", "deleted")}
     mark = Transaction(author.app_id, author.number, now)
     noted = Author(author.app_id, author.number, {**author.note, "rows": rows})
-    version = table.commit(change.commit([mark]), noted, now, min(each.begun for each in done))
+    made = replace(change.commit([mark]), properties=properties)
+    version = table.commit(made, noted, now, min(each.begun for each in done))
     faults.reach("after-rows")
     return version

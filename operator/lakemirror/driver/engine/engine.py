@@ -37,6 +37,7 @@ from lakemirror.driver.engine.commits import (
     changes_in,
     commit_rows,
     discard,
+    new_tombstones,
     tombstones_of,
 )
 from lakemirror.driver.engine.file_systems import FileSystems, reason_against_place
@@ -519,11 +520,12 @@ class Engine:
         self._write_tombstones(table, plain, author)
         faults.reach("after-tombstones")
         self._stored.pop(table.rows.folder, None)  # from here on, they may be the table's
-        version = commit_rows(table.rows, plain.done, author)
+        noted = table.mirrored.tombstones_note
+        version = commit_rows(table.rows, plain.done, author, noted)
+        table.mirrored.noted(noted)
         if len(plain.done) > 1:
             self._tidy(table, author)
         table.mirrored.applied(plain.overview)
-        table.mirrored.note_tombstones()
         result = _result(table, plain, version)
         warn_of_order(table.mirrored, result.counts.out_of_order)
         return result
@@ -545,11 +547,10 @@ class Engine:
             return
         summary = _raised(table.mirrored.tombstones.summary, rows, plain.done)
         if table.ends.refresh() is None:
-            if _has_facts(table):
+            if _has_facts(table) or table.mirrored.tombstones.exist:
                 raise NotForEngine("its tombstones are gone")
-            made = self._spark.createDataFrame(pa.Table.from_batches([rows]))
-            table.mirrored.tombstones.add(made, summary)  # makes the table
-            return
+            table.ends.begin(new_tombstones(_millis()), author, _millis())
+            table.ends.refresh()
         table.ends.append(rows, Author(self._app_id, author.number, author.note), _millis())
         table.mirrored.tombstones.summary = summary
         table.mirrored.tombstones.exist = True

@@ -84,7 +84,13 @@ class TableChange:
 
     def commit(self, transactions: Sequence[Transaction]) -> Change:
         """Return it as a commit with the marks of a batch."""
-        return Change((), self.removed, self.hidden, None, transactions, self.added, self.rearranges)
+        return Change(
+            removed=self.removed,
+            hidden=self.hidden,
+            transactions=transactions,
+            added=self.added,
+            rearranges=self.rearranges,
+        )
 
 
 def together(changes: Sequence[TableChange]) -> TableChange:

@@ -152,12 +152,23 @@ class MirroredTable:
 
         It is noted after they are written, and before the batch is done. Repeating this changes nothing.
         """
+        note = self.tombstones_note
+        if note:
+            self.mirror.alter({}, {}, note)
+
+    @property
+    def tombstones_note(self) -> Mapping[str, str]:
+        """The property of the mirror that says whether it has tombstones, if that is not noted yet."""
         if not self.mirror.exists or self.properties.get(KEY_PROPERTY, "[]") == "[]":
-            return
+            return {}
         noted = self.properties.get(TOMBSTONES_PROPERTY) == _YES
-        if self.tombstones.apart and noted != self.tombstones.exist:
-            text = _YES if self.tombstones.exist else ""
-            self.mirror.alter({}, {}, {self.property_name(TOMBSTONES_PROPERTY): text})
+        if not self.tombstones.apart or noted == self.tombstones.exist:
+            return {}
+        return {self.property_name(TOMBSTONES_PROPERTY): _YES if self.tombstones.exist else ""}
+
+    def noted(self, properties: Mapping[str, str]) -> None:
+        """Know that the mirror has got these properties."""
+        self.mirror.properties |= properties
 
     @property
     def tombstone_summary(self) -> Summary:

@@ -203,6 +203,10 @@ class Metadata:
         """The format of the data files."""
         return str((self.given.get("format") or {}).get("provider"))
 
+    def with_properties(self, properties: Mapping[str, str]) -> Metadata:
+        """Return the same with other values of some properties."""
+        return Metadata({**self.given, "configuration": {**self.properties, **properties}})
+
     @property
     def action(self) -> dict[str, Any]:
         return {"metaData": dict(self.given)}
@@ -242,13 +246,14 @@ class CommitInfo:
 
     ``id`` tells the commit from all others, also from one that a second writer made of the same batch.
     ``note`` is what the commit records about its batch (`lakemirror.driver.write.writer.Transaction.note`),
-    and None for a commit that belongs to none. ``app_id`` and ``number`` are those of the batch.
+    and None for a commit that belongs to none. ``app_id`` and ``number`` are those of the batch, and
+    ``read_version`` is None for the first version of a table.
     """
 
     id: str
     app_id: str
     number: int
-    read_version: int
+    read_version: int | None
     now: int
     note: Mapping[str, Any] | None = None
     metrics: Mapping[str, int] = field(default_factory=dict)
@@ -265,7 +270,7 @@ class CommitInfo:
                 "queryId": self.app_id,
                 "epochId": str(self.number),
             },
-            "readVersion": self.read_version,
+            **_given(readVersion=self.read_version),
             "isolationLevel": "Serializable",
             "isBlindAppend": False,
             "operationMetrics": {name: str(value) for name, value in self.metrics.items()},

@@ -44,6 +44,9 @@ class Listed:
 class LogStore(Protocol):
     """The log of one table. Names are those of files in it."""
 
+    def begin(self) -> None:
+        """Make room for the log of a new table, in a folder that exists."""
+
     def stamp(self, name: str) -> Stamp | None:
         """Return the stamp of a file, or None if there is none."""
 
@@ -117,6 +120,17 @@ def known(log: LogStore, version: int) -> Known | None:
     """
     stamp = log.stamp(name_of(version))
     return None if stamp is None else Known(version, stamp)
+
+
+def begin(log: LogStore, info: CommitInfo, actions: Iterable[Action]) -> None:
+    """Make a table with these actions, unless it exists. The folder that it is in has to exist.
+
+    Raises the store's error if it is not known whether the table will appear.
+    """
+    log.begin()
+    faults.reach("before-entry")
+    _put(log, name_of(0), text_of(info, actions))
+    faults.reach("after-entry")
 
 
 def commit(log: LogStore, before: Known, info: CommitInfo, actions: Iterable[Action]) -> Outcome:

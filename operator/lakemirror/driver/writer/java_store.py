@@ -35,6 +35,9 @@ class DeltaLogStore:
         self._log = f"{table.rstrip('/')}/{LOG}"
         self._files = self._path("").getFileSystem(self._conf)
 
+    def begin(self) -> None:
+        self._files.mkdirs(self._path(""))
+
     def stamp(self, name: str) -> Stamp | None:
         try:
             found = self._files.getFileStatus(self._path(name))
@@ -120,6 +123,9 @@ class S3LogStore(DeltaLogStore):
     def __init__(self, spark: SparkSession, table: str, files: Files) -> None:
         super().__init__(spark, table)
         self.files = files
+
+    def begin(self) -> None:
+        """Do nothing: there are no folders."""
 
     def stamp(self, name: str) -> Stamp | None:
         return self.files.stamp(f"{LOG}/{name}")

@@ -207,6 +207,16 @@ class LocalLogStore:
     def __init__(self, log: Path, mode: int = _MODE) -> None:
         self._log, self._mode = log, mode
 
+    def begin(self) -> None:
+        """Make the folder of the log and that of its table, in one that exists: what was removed stays so."""
+        for folder in (self._log.parent, self._log):
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            folder.chmod(self._mode | (self._mode & 0o444) >> 2)  # whoever may read files may enter
+            _settle(folder.parent)
+
     def stamp(self, name: str) -> Stamp | None:
         return _stamp(self._log / name)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakemirror.driver.writer import vectors
-from lakemirror.driver.writer.actions import Action, Add, Remove, Transaction
+from lakemirror.driver.writer.actions import Action, Add, Metadata, Remove, Transaction
 from lakemirror.driver.writer.data_files import File, Layout, change_files, data_files
 from lakemirror.driver.writer.features import has_change_feed, may_be_written, may_hide_rows
 from lakemirror.driver.writer.snapshot import Snapshot
@@ -28,8 +28,8 @@ class Change:
     ``rows`` are added, and the files ``added``, which are stored already. The files at ``removed`` paths are
     taken out, and of each path in ``hidden``, the rows with these indexes are hidden: all of them, those of
     the vector that the file has included. ``changed`` are the rows for the change data feed
-    (`data_files.change_files`). ``transactions`` are one per shard. ``rearranges`` says that the table's rows
-    stay the same.
+    (`data_files.change_files`). ``transactions`` are one per shard. ``properties`` of the table are set.
+    ``rearranges`` says that the table's rows stay the same.
     """
 
     rows: Sequence[pa.Table] = ()
@@ -38,6 +38,7 @@ class Change:
     changed: pa.Table | None = None
     transactions: Sequence[Transaction] = ()
     added: Sequence[Add] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
     rearranges: bool = False
 
 
@@ -70,6 +71,7 @@ def prepare(
     stored, vectors_of = _vectors(kept, new_id)
     actions: tuple[Action, ...] = (
         *change.transactions,
+        *_altered(snapshot.metadata, change.properties),
         *change.added,
         *[add for _, add in made],
         *[files[path].hiding(vector) for path, vector in vectors_of.items()],
@@ -79,6 +81,12 @@ def prepare(
     if change.rearranges:
         actions = tuple(map(_rearranging, actions))
     return Prepared((*[file for file, _ in made], *[file for file, _ in fed], *stored), actions)
+
+
+def _altered(metadata: Metadata, properties: Mapping[str, str]) -> list[Metadata]:
+    """Return a table's metadata with other properties, if it does not have them."""
+    altered = metadata.with_properties(properties)
+    return [] if altered == metadata else [altered]
 
 
 def _rearranging(action: Action) -> Action:
