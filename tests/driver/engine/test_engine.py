@@ -304,6 +304,32 @@ ODD_COLUMNS = (
 ODD_KEY = ODD_COLUMNS[0].name
 
 
+def test_rows_of_large_files_are_hidden_without_a_plan(columns: SparkSession, tmp_path: Path) -> None:
+    """The batch that first needs deletion vectors turns them on, and is applied in columns like others."""
+    named = (*ODD_COLUMNS, Column("text", "string"))
+    table = Table("demo", "public", "items", named, (ODD_KEY,), "demo", full=True, schemas=False)
+    topic, records, rnd = Topic(table.topic, 1), list[Record](), random.Random(7)
+    for number in range(1, 161):
+        at = PostgresPosition(1000 + number, 999 + number, number, 10**15 + number)
+        large = rnd.randbytes(60_000).hex()  # which no codec makes small
+        is_new = number <= 120
+        row = {
+            ODD_KEY: f"k{number if is_new else number % 7 + 1}",
+            "a b": number,
+            "größe": 0.5,
+            "text": large,
+        }
+        records += topic.append([table.create(at, row) if is_new else table.update(at, row, row)])
+    mirroring = Mirroring(tmp_path).deliver([records[:120], records[120:140], records[140:]])
+    mirroring.run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert in_columns(columns, mirroring, "items") == 3
+    path = mirroring.path("demo", "public", "items")
+    properties = DeltaTable.forPath(columns, path).detail().select("properties").first()
+    assert properties is not None
+    assert properties[0]["delta.enableDeletionVectors"] == "true"
+
+
 @pytest.mark.parametrize("schemas", [False, True])
 def test_names_and_keys_that_need_care(columns: SparkSession, tmp_path: Path, schemas: bool) -> None:
     """Columns that Parquet has under other names, keys of text, several tasks, and rows that are hidden."""

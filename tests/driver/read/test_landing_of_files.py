@@ -37,6 +37,9 @@ class Reader:
     def room(self, entry: Entry) -> int | None:
         return None
 
+    def lines(self, files: Sequence[InputFile]) -> None:
+        return None
+
     def read(self, files: Sequence[InputFile]) -> Any:
         return [(each.name, (self.folder / each.name).read_text()) for each in files]
 

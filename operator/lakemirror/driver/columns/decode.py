@@ -79,7 +79,7 @@ class Decoder:
         """
         is_tombstone = block.column("value").is_null().to_numpy(zero_copy_only=False)
         plain = ~is_tombstone & _are_usual(block) & self._facts.are_plain
-        with _without_collecting():
+        with without_collecting():
             changes, numbers, streams = self._changes(block, np.flatnonzero(plain))
         odd = ~is_tombstone
         odd[numbers] = False
@@ -189,7 +189,7 @@ def _numbers(column: pa.Array, numbers: Indices) -> Any:
 
 
 @contextmanager
-def _without_collecting() -> Iterator[None]:
+def without_collecting() -> Iterator[None]:
     """Let no garbage be collected: records become very many objects that live for a moment, in no cycle."""
     collecting = gc.isenabled()
     gc.disable()

@@ -107,7 +107,8 @@ class Done:
 
     ``again`` is how many of these are of keys that were known to be gone. ``moved`` are images of rows that
     changed their keys, as facts, ``moves`` how many of them are of moves that had none. ``begun`` is when
-    that was begun, in ms since 1970. ``error`` says why nothing was done; then there is no change.
+    that was begun, in ms since 1970. ``error`` says why nothing was done; then there is no change. If the
+    table ``lacks_vectors``, that is the reason.
     """
 
     change: TableChange | None = None
@@ -118,6 +119,7 @@ class Done:
     counted: Counted = field(default_factory=lambda: Counted({}))
     begun: int = 0
     error: str | None = None
+    lacks_vectors: bool = False
 
 
 def folded(
@@ -162,9 +164,9 @@ def _done(
     try:
         changes, events = _given(contents, answers, table)
         return _of_bucket(changes, events, table, place, whole=whole)
-    except (NeedsVectors, FilterFails) as reason:  # Spark turns vectors on, and says why a filter fails
+    except (NeedsVectors, FilterFails) as reason:  # Spark says why a filter fails
         log.debug("table %s: %s", table.name, reason)
-        return Done(error=str(reason))
+        return Done(error=str(reason), lacks_vectors=isinstance(reason, NeedsVectors))
     except Exception as error:  # whatever it is, Spark takes the table
         log.warning("table %s: %s", table.name, error, exc_info=True)
         return Done(error=f"{type(error).__name__}: {error}")

@@ -63,8 +63,9 @@ from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.tombstones import Summary, raised
 from lakemirror.driver.write.outcome import warn_of_order
 from lakemirror.driver.writer.data_files import Layout
+from lakemirror.driver.writer.features import VECTORS_PROPERTY
 from lakemirror.driver.writer.log_files import Damaged
-from lakemirror.driver.writer.log_state import NotPlain
+from lakemirror.driver.writer.log_state import NotPlain, State
 from lakemirror.driver.writer.stores import Files, FileSystem
 
 log = logging.getLogger(__name__)
@@ -279,7 +280,7 @@ class Engine:
             )
         learned = Learned(table, decision.plan, state.snapshot, documents)
         known = believed(learned, str(uuid.uuid4()))
-        files = MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=table.soft), table.avoided)
+        files = _files(table, known, state)
         orders, events = table.orders, decision.overview.events
         found = _Table(table, known, system, rows, ends, orders, files, events)
         if _has_facts(found) and ends.refresh() is None:
@@ -374,6 +375,9 @@ class Engine:
             places = [_place(each, self._batch) for each in known]
             found = self._run(raw, lines, known, (tables, places, dividing))
             done = found.done
+            if self._get_vectors(known, found):
+                _discard_all(known, found)
+                return self._tried_to_read(raw, known, judging, lines)
             read = self._sorted(found, known, tables, judging)
         except Exception as error:
             for number, each in done.items():
@@ -390,6 +394,26 @@ class Engine:
         self._pauses.succeeded()
         return read
 
+    def _get_vectors(self, known: Sequence[_Table], found: JobResult) -> bool:
+        """Let rows be hidden by deletion vectors in the tables that need it. Returns whether any are changed.
+
+        Spark's plans do the same, once files are so large that it pays to hide rows.
+        """
+        lacking = [known[n] for n, done in found.done.items() if any(each.lacks_vectors for each in done)]
+        return bool([each for each in lacking if self._turned_on(each)])
+
+    def _turned_on(self, table: _Table) -> bool:
+        """Turn vectors on for a table. Returns False if a property says that it must not have any."""
+        state = table.rows.state
+        if state is None or VECTORS_PROPERTY in state.snapshot.metadata.properties:
+            return False
+        table.mirrored.mirror.alter({}, {}, {VECTORS_PROPERTY: "true"})
+        state = table.rows.refresh()
+        if state is None:
+            raise NotForEngine("it has no mirror any more")
+        table.known = _files(table.mirrored, table.believed, state)
+        return True
+
     def _run(
         self,
         raw: DataFrame,
@@ -405,8 +429,7 @@ class Engine:
             return found
         log.debug("the lines of a batch are parsed by Spark: %s", found.unread)
         self._without_lines = _WITHOUT_LINES
-        for number, done in found.done.items():
-            discard(known[number].rows.files, done)
+        _discard_all(known, found)
         return job.run(raw, *given)
 
     def _sorted(
@@ -554,6 +577,16 @@ class Engine:
         table.ends.append(rows, Author(self._app_id, author.number, author.note), _millis())
         table.mirrored.tombstones.summary = summary
         table.mirrored.tombstones.exist = True
+
+
+def _discard_all(known: Sequence[_Table], found: JobResult) -> None:
+    """Delete the files that a job has stored."""
+    for number, done in found.done.items():
+        discard(known[number].rows.files, done)
+
+
+def _files(table: MirroredTable, known: Believed, state: State) -> MirrorFiles:
+    return MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=table.soft), table.avoided)
 
 
 def _keys_a_bucket(table: _Table) -> int:

@@ -7,13 +7,14 @@ record, an unknown member, a number where a text is expected) is for Spark, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemirror.driver.columns.decode import without_collecting
 from lakemirror.driver.read.files.records import LAST_MILLIS
 
 _LONGEST: Final = 10 * 2**20
@@ -35,10 +36,13 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     timestamp: int | None = None
     key: str | None = None
     value: str | None = None
-    headers: list[_Header | None] | None = None
+    headers: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _read: Final = msgspec.json.Decoder(_Record).decode
+_read_headers: Final = msgspec.json.Decoder(list[_Header | None] | None).decode
+_NO_HEADERS: Final[Mapping[bytes, list[tuple[str | None, bytes | None]] | None]] = {b"null": None, b"[]": []}
+"""What most records have."""
 
 
 def records_of(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,7 +51,9 @@ def records_of(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     Raises NotRecords.
     """
     for block in blocks:
-        yield _block(block.column("line").to_pylist())
+        with without_collecting():
+            records = _block(block.column("line").to_pylist())
+        yield records
 
 
 def _block(lines: Sequence[bytes]) -> pa.RecordBatch:
@@ -85,7 +91,11 @@ def _octets(texts: Sequence[str | None]) -> pa.Array:
     return pa.array(texts, pa.string()).view(pa.binary())
 
 
-def _headers(given: Sequence[_Header | None] | None) -> list[tuple[str | None, bytes | None]] | None:
+def _headers(raw: msgspec.Raw) -> list[tuple[str | None, bytes | None]] | None:
+    text = bytes(raw)
+    if text in _NO_HEADERS:
+        return _NO_HEADERS[text]
+    given = _read_headers(text)
     return None if given is None else [_header(each or ()) for each in given]
 
 

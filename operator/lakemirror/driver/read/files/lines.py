@@ -30,12 +30,17 @@ def lines(spark: SparkSession, uris: Sequence[str], block: int = BLOCK) -> DataF
     ``row`` counts lines from 0. (If a file is read in several blocks, it is the block's first byte plus the
     line number in the block. It increases through the file, but counts lines only in the first block.)
     """
-    return in_blocks(
-        spark,
-        lambda reader: reader.text([literal(uri) for uri in uris], lineSep="\n"),
-        {"line": F.col("value"), "file": _file(), "row": block_start() + in_block()},
-        block,
-    )
+    place = {"file": _file(), "row": block_start() + in_block()}
+    return in_blocks(spark, _text(uris), {"line": F.col("value"), **place}, block)
+
+
+def lines_alone(spark: SparkSession, uris: Sequence[str], block: int = BLOCK) -> DataFrame:
+    """Return (line) of text files, without the places, which Spark would copy each line for."""
+    return in_blocks(spark, _text(uris), {"line": F.col("value")}, block)
+
+
+def _text(uris: Sequence[str]) -> Callable[[DataFrameReader], DataFrame]:
+    return lambda reader: reader.text([literal(uri) for uri in uris], lineSep="\n")
 
 
 def _file() -> Column:

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.expressions import kept
-from lakemirror.driver.read.files.lines import BLOCK, lines
+from lakemirror.driver.read.files.lines import BLOCK, lines, lines_alone
 from lakemirror.driver.read.registry import SCHEMA_HEADERS
 
 _LEAST_BLOCK: Final = 2 * 2**20
@@ -37,7 +37,7 @@ def read_records(spark: SparkSession, uris: list[str], *, size: int = 0, base64:
 
 def read_lines(spark: SparkSession, uris: list[str], *, size: int = 0) -> DataFrame:
     """Return the lines (``line`` BINARY) of the records that `read_records` returns."""
-    return _lines(spark, uris, size).select(F.col("line").cast("binary").alias("line"))
+    return _not_blank(lines_alone(spark, uris, _block(size))).select(F.col("line").cast("binary"))
 
 
 @kept
@@ -71,10 +71,20 @@ def _steps(base64: bool) -> list[list[Column]]:
 
 def _lines(spark: SparkSession, uris: list[str], size: int) -> DataFrame:
     """Return (line, file, row) of all lines that are not blank."""
-    # Depends only on the batch, so that a replay numbers its lines the same way.
-    block = min(max(size // 2 + 1, _LEAST_BLOCK), BLOCK)
+    return _not_blank(lines(spark, uris, _block(size)))
+
+
+def _block(size: int) -> int:
+    """Return how many bytes of a file a task reads.
+
+    It depends only on the batch, so that a replay numbers its lines the same way.
+    """
+    return min(max(size // 2 + 1, _LEAST_BLOCK), BLOCK)
+
+
+def _not_blank(read: DataFrame) -> DataFrame:
     line = F.col("line")
-    return lines(spark, uris, block).where(line.startswith("{") | line.rlike(r"\S"))
+    return read.where(line.startswith("{") | line.rlike(r"\S"))
 
 
 def _parsed(line: Column) -> Column:
