@@ -12,6 +12,7 @@ batch meets them:
 `job`                 The job: two stages, with a shuffle between them
 `pauses`              For how many batches it is not tried after it has failed
 `daemon`              Spark's Python daemon, with what the tasks need
+`saved_records`       Lines of saved Kafka records as raw records
 `blocks`              The first stage: raw records become changes, divided into buckets of keys
 `seen`                What blocks say about the positions of their source
 `filters`             The rows that the filters of tables judge, and what becomes of their changes
