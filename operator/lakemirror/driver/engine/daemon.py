@@ -17,9 +17,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads,
 import pyarrow as pa
 from pyspark.daemon import manager
 
-from lakemirror.driver.engine import buckets
+from lakemirror.driver.engine import buckets, saved_records
 
-__all__ = ["buckets"]
+__all__ = ["buckets", "saved_records"]
 
 if __name__ == "__main__":
     pa.set_cpu_count(1)
