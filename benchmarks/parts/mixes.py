@@ -63,15 +63,14 @@ def run(options: Options) -> dict[str, Any]:
 def text(figures: dict[str, Any]) -> str:
     """Return a table with a row for each mix."""
     header = (
-        *("", f"{OURS}, s", "CPU s", "s by the usual mix", "CPU by the usual mix"),
+        *("", "rows", f"{OURS}, s", "CPU s", "s by the usual mix", "CPU by the usual mix"),
         *("textbook, s", f"{OURS} by textbook", "textbook equal"),
     )
     load = figures["mixes"][0]["lanes"][0]["load"]
     about = (
-        f"{load['batch']:,} events a batch on {load['rows']:,} rows, all mixes in turn; the usual one has "
-        "25 % inserts, 60 % updates, 10 % deletes and 5 % inserts of keys that were deleted. The textbook "
-        "has no filters and no soft deletes, and its table is wrong where events are late, lack values or "
-        "cannot be read."
+        f"{load['batch']:,} events a batch; the usual mix has 25 % inserts, 60 % updates, 10 % deletes and 5 % "
+        "inserts of keys that were deleted. The textbook has no filters and no soft deletes, and its table "
+        "is wrong where events are late, lack values or cannot be read."
     )
     usual = figures["mixes"][0]["lanes"][0]
     return f"{about}\n\n{table(header, [_row(mix, usual) for mix in figures['mixes']])}"
@@ -79,11 +78,11 @@ def text(figures: dict[str, Any]) -> str:
 
 def _row(mix: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
     mine, *others = mix["lanes"]
-    row = [mix["name"], f"{median(mine):.2f}", f"{median(mine, 'cpu'):.2f}"]
+    row = [mix["name"], f"{mine['load']['rows']:,}", f"{median(mine):.2f}", f"{median(mine, 'cpu'):.2f}"]
     row += [f"{ratio(warm(mine, what), warm(usual, what)):.2f}" for what in ("seconds", "cpu")]
     for other in others:
         row += [f"{median(other):.2f}", f"{ratio(warm(mine), warm(other)):.2f}", EQUAL[other["equal"]]]
-    return row + [""] * (8 - len(row))
+    return row + [""] * (9 - len(row))
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
