@@ -68,9 +68,9 @@ def text(figures: dict[str, Any]) -> str:
     )
     load = figures["mixes"][0]["lanes"][0]["load"]
     about = (
-        f"{load['batch']:,} events a batch; the usual mix has 25 % inserts, 60 % updates, 10 % deletes and 5 % "
-        "inserts of keys that were deleted. The textbook has no filters and no soft deletes, and its table "
-        "is wrong where events are late, lack values or cannot be read."
+        f"{load['batch']:,} events a batch; the usual mix has 25 % inserts, 60 % updates, 10 % deletes and "
+        "5 % inserts of keys that were deleted. The textbook has no filters and no soft deletes, and its "
+        "table is wrong where events are late, lack values or cannot be read."
     )
     usual = figures["mixes"][0]["lanes"][0]
     return f"{about}\n\n{table(header, [_row(mix, usual) for mix in figures['mixes']])}"
