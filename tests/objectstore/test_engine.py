@@ -143,9 +143,9 @@ def test_a_table_whose_files_cannot_be_written_is_applied_by_spark(
     """The store refuses what tasks put during the job."""
     run, refused = job.run, Fault(503, of_data, times=100)
 
-    def run_refused(*given: Any) -> job.JobResult:
+    def run_refused(*given: Any, **more: Any) -> job.JobResult:
         with bucket.proxy.fault(refused):
-            return run(*given)
+            return run(*given, **more)
 
     monkeypatch.setattr(job, "run", run_refused)
     mirroring = delivered(tmp_path, bucket, parts(history(5, PLAIN).records, 3))
@@ -221,11 +221,11 @@ def test_keys_are_in_no_plan_and_in_no_log(
 
     run = job.run
 
-    def run_described(raw: Any, tables: Any, places: Any, dividing: Any) -> job.JobResult:
+    def run_described(raw: Any, tables: Any, places: Any, dividing: Any, **more: Any) -> job.JobResult:
         texts.extend(map(repr, (tables, places, dividing, job._Second(tables, places, dividing))))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(DataFrame, "collect", collect_described)
-            return run(raw, tables, places, dividing)
+            return run(raw, tables, places, dividing, **more)
 
     monkeypatch.setattr(job, "run", run_described)
     mirroring = delivered(tmp_path, bucket, parts(history(5, PLAIN).records, 3))

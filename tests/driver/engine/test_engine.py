@@ -398,9 +398,9 @@ def test_a_mirror_that_others_change_between_batches(
     path, jobs = mirroring.path("demo", "public", "items"), 0
     run = job.run
 
-    def run_beside_others(*given: Any) -> job.JobResult:
+    def run_beside_others(*given: Any, **more: Any) -> job.JobResult:
         nonlocal jobs
-        found = run(*given)
+        found = run(*given, **more)
         jobs += 1
         DeltaTable.forPath(columns, path).optimize().executeCompaction()
         return found
@@ -462,7 +462,7 @@ def test_a_job_that_fails_is_done_by_spark(
     played = history(7, Shape(full=True, schemas=False, name="items"))
     mirroring = Mirroring(tmp_path).deliver(parts(played.records, 4))
 
-    def fails(*_: Any) -> job.JobResult:
+    def fails(*_: Any, **more: Any) -> job.JobResult:
         raise RuntimeError("a worker has died")
 
     monkeypatch.setattr(job, "run", fails)
