@@ -365,7 +365,7 @@ class Engine:
     ) -> BatchRead | None:
         if not known:
             return None
-        done: Mapping[int, Sequence[Done]] = {}
+        found: JobResult | None = None
         try:
             dividing = self._dividing(known)
             tables = [
@@ -374,14 +374,13 @@ class Engine:
             ]
             places = [_place(each, self._batch) for each in known]
             found = self._run(raw, lines, known, (tables, places, dividing))
-            done = found.done
             if self._get_vectors(known, found):
                 _discard_all(known, found)
                 return self._tried_to_read(raw, known, judging, lines)
             read = self._sorted(found, known, tables, judging)
         except Exception as error:
-            for number, each in done.items():
-                discard(known[number].rows.files, each)
+            if found is not None:
+                _discard_all(known, found)
             if stops_pipeline(error, self._spark):
                 raise
             log.warning(
