@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count, pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import pytest
 from delta.tables import DeltaTable
@@ -302,6 +302,27 @@ ODD_COLUMNS = (
     Column("größe", "double", optional=True),
 )
 ODD_KEY = ODD_COLUMNS[0].name
+
+
+def test_a_batch_with_an_unusual_line_is_parsed_by_spark_and_applied_in_columns(
+    columns: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that no record has is passed over, and the batches after it are not read twice."""
+    played = history(1, Shape(full=True, schemas=False, name="items"))
+    batches = parts(played.records, 6)
+    unusual = [{**each, "tstype": "create"} for each in batches[3]]
+    mirroring = Mirroring(tmp_path).deliver([*batches[:3], cast(Any, unusual), *batches[4:]])
+    jobs, run = list[bool](), job.run
+
+    def run_noted(*given: Any, are_lines: bool = False) -> job.JobResult:
+        jobs.append(are_lines)
+        return run(*given, are_lines=are_lines)
+
+    monkeypatch.setattr(job, "run", run_noted)
+    mirroring.run(columns)
+    assert differences(columns, mirroring, by_rules(mirroring)) == []
+    assert in_columns(columns, mirroring, "items") >= 3
+    assert jobs[-4:] == [True, False, False, False]
 
 
 def test_rows_of_large_files_are_hidden_without_a_plan(columns: SparkSession, tmp_path: Path) -> None:
