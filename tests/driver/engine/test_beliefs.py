@@ -50,8 +50,8 @@ from tests.driver.engine.test_stages import OnDisk, _raw, reports_in
 from tests.support.columnar import block_of
 
 
-def believed_table(folder: Path, newest: bytes | None) -> _Table:
-    disk = OnDisk(folder, FACTS, random.Random(1))
+def believed_table(folder: Path, newest: bytes | None, *, seed: int = 1) -> _Table:
+    disk = OnDisk(folder, FACTS, random.Random(seed))
     state = disk.rows.refresh()
     assert state is not None
     files = MirrorFiles.of(state.snapshot, rows_schema(disk.kinds, soft=None))

@@ -63,7 +63,7 @@ from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.tombstones import Summary, raised
 from lakemirror.driver.write.outcome import warn_of_order
 from lakemirror.driver.writer.data_files import Layout
-from lakemirror.driver.writer.features import VECTORS_PROPERTY
+from lakemirror.driver.writer.features import VECTORS_PROPERTY, may_hide_rows
 from lakemirror.driver.writer.log_files import Damaged
 from lakemirror.driver.writer.log_state import NotPlain, State
 from lakemirror.driver.writer.stores import Files, FileSystem
@@ -374,9 +374,10 @@ class Engine:
             ]
             places = [_place(each, self._batch) for each in known]
             found = self._run(raw, lines, known, (tables, places, dividing))
-            if self._get_vectors(known, found):
+            with_vectors = self._with_vectors(known, found)
+            if with_vectors is not None:
                 _discard_all(known, found)
-                return self._tried_to_read(raw, known, judging, lines)
+                return self._tried_to_read(raw, with_vectors, judging, lines)
             read = self._sorted(found, known, tables, judging)
         except Exception as error:
             if found is not None:
@@ -393,25 +394,43 @@ class Engine:
         self._pauses.succeeded()
         return read
 
-    def _get_vectors(self, known: Sequence[_Table], found: JobResult) -> bool:
-        """Let rows be hidden by deletion vectors in the tables that need it. Returns whether any are changed.
+    def _with_vectors(self, known: Sequence[_Table], found: JobResult) -> list[_Table] | None:
+        """Let rows be hidden by deletion vectors in the tables that need it.
 
-        Spark's plans do the same, once files are so large that it pays to hide rows.
+        Spark's plans do the same, once files are so large that it pays to hide rows. Returns the tables to
+        read again, without those that got no vectors, which are left for Spark; or None if none got any.
         """
-        lacking = [known[n] for n, done in found.done.items() if any(each.lacks_vectors for each in done)]
-        return bool([each for each in lacking if self._turned_on(each)])
+        lacking = {n for n, done in found.done.items() if any(each.lacks_vectors for each in done)}
+        got = {n for n in lacking if self._got_vectors(known[n])}
+        self._unfit |= {known[n].believed.name for n in lacking - got}
+        return [each for n, each in enumerate(known) if n not in lacking - got] if got else None
 
-    def _turned_on(self, table: _Table) -> bool:
+    def _got_vectors(self, table: _Table) -> bool:
         """Turn vectors on for a table. Returns False if a property says that it must not have any."""
         state = table.rows.state
         if state is None or VECTORS_PROPERTY in state.snapshot.metadata.properties:
             return False
+        try:
+            self._turn_on_vectors(table, state)
+        except Exception as error:  # it concerns this table alone
+            if stops_pipeline(error, self._spark):
+                raise
+            log.debug("table %s gets no deletion vectors: %s", table.believed.name, cause_of(error))
+            self._tables.pop(table.believed.name, None)
+            return False
+        return True
+
+    def _turn_on_vectors(self, table: _Table, before: State) -> None:
+        """Turn vectors on for a table whose state was ``before``. Raises NotForEngine."""
         table.mirrored.mirror.alter({}, {}, {VECTORS_PROPERTY: "true"})
         state = table.rows.refresh()
         if state is None:
             raise NotForEngine("it has no mirror any more")
+        if table.rows.was_changed_by_others(before.snapshot.version):
+            raise NotForEngine("others have changed its rows meanwhile: Spark has to say what")
+        if not may_hide_rows(state.snapshot.metadata):
+            raise NotForEngine("somebody has turned its deletion vectors off again")
         table.known = _files(table.mirrored, table.believed, state)
-        return True
 
     def _run(
         self,
