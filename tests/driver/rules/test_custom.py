@@ -109,6 +109,10 @@ def test_a_former_key_is_told_by_the_row_before() -> None:
     assert changed(two, {**record, "op": "d", "old": {"b": 9}}).old_key is None
 
 
+def test_a_change_without_a_key_has_no_former_key() -> None:
+    assert changed(Fields(before="old"), {"id": 1, "old": {"id": 2}}).old_key is None
+
+
 def test_a_delete_shows_the_row_before_or_else_the_one_it_has() -> None:
     assert changed(NESTED, nested("d", old={"id": 1, "v": "old"})).before == {"id": 1, "v": "old"}
     assert changed(NESTED, nested("d")).before == {"id": 1, "v": "a"}

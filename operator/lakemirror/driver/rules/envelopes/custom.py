@@ -317,7 +317,7 @@ def _event(
         return Truncate(table, source, seq, at)
     after = value if fields.after is None else _at(value, fields.after)
     before = _at(value, fields.before)
-    former = {**(key or {}), **{n: before[n] for n in key or () if n in before}} if before else None
+    former = {**key, **{name: before[name] for name in key if name in before}} if key and before else None
     return Change(
         table,
         op,
