@@ -44,6 +44,18 @@ def java_class(spark: SparkSession | SparkContext, name: str) -> Any:
     return known
 
 
+def delta_log(spark: SparkSession, path: str) -> Any:
+    """Return Delta's own object for the log of a table (org.apache.spark.sql.delta.DeltaLog).
+
+    What Delta computes from a checkpoint of the log, and the checkpoints that it writes, need a session that
+    is active in the thread. New threads have none.
+    """
+    sessions = java_class(spark, "org.apache.spark.sql.SparkSession")
+    if sessions.getActiveSession().isEmpty():
+        sessions.setActiveSession(spark._jsparkSession)
+    return java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
+
+
 def find_once(spark: SparkSession) -> None:
     """Make PySpark look up the classes that it builds expressions with only once."""
     jvm: Any = spark._jvm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,20 @@ def test_what_is_left_to_delta(name: str, spark: SparkSession, tmp_path: Path) -
     appended(spark, path, 4)
     log = LocalLogStore(path / "_delta_log")
     assert "writeStatsAs" in str(checkpoint(log, state_of(path), 0))
+
+
+def test_delta_writes_a_checkpoint_in_a_new_thread(spark: SparkSession, tmp_path: Path) -> None:
+    """The tables of a batch are committed side by side. No session is active in the threads of that."""
+    path = tmp_path / "t"
+    made(spark, path, KINDS["with nothing but columns of statistics"])
+    appended(spark, path, 4)
+    version = state_of(path).snapshot.version
+    for each in (path / "_delta_log").glob(f"{version:020d}.c*"):
+        each.unlink()  # commits of the engine leave no checksum file
+    java_class(spark, "org.apache.spark.sql.delta.DeltaLog").clearCache()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(checkpoint_by_delta, spark, str(path)).result()
+    assert (path / "_delta_log" / checkpoint_of(version)).exists()
 
 
 def test_deltas_clean_up_deletes_what_a_checkpoint_sums_up(spark: SparkSession, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.checkpoint.storage import file_system
-from lakemirror.driver.java import java_class
+from lakemirror.driver.java import delta_log, java_class
 
 _LOG = "_delta_log"
 
@@ -58,7 +58,7 @@ SELDOM_READ: Mapping[str, str] = MappingProxyType(
 
 def snapshot(spark: SparkSession, path: str) -> Any:
     """Return Delta's own snapshot object for the newest version (org.apache.spark.sql.delta.Snapshot)."""
-    log = log_of(spark, path)
+    log = delta_log(spark, path)
     nothing = java_class(spark, "scala.Option").empty()
     return log.update(False, nothing, nothing)
 
@@ -68,19 +68,7 @@ def seen(spark: SparkSession, path: str) -> Any:
 
     It has at least what this process has committed itself.
     """
-    return log_of(spark, path).unsafeVolatileSnapshot()
-
-
-def log_of(spark: SparkSession, path: str) -> Any:
-    """Return Delta's own object for the log of a table (org.apache.spark.sql.delta.DeltaLog).
-
-    What is computed from a checkpoint of the log needs a session that is active in the thread. New threads
-    have none, and a log without checksum files is computed when it is asked for transactions.
-    """
-    sessions = java_class(spark, "org.apache.spark.sql.SparkSession")
-    if sessions.getActiveSession().isEmpty():
-        sessions.setActiveSession(spark._jsparkSession)
-    return java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
+    return delta_log(spark, path).unsafeVolatileSnapshot()
 
 
 def configuration(newest: Any) -> dict[str, str]:

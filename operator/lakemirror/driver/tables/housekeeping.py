@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver.java import java_class
+from lakemirror.driver.java import delta_log, java_class
 from lakemirror.driver.tables.delta import (
     FILE_RETENTION,
     LOG_RETENTION,
@@ -66,7 +66,7 @@ def keep_log(session: SparkSession, path: str, seconds: int, *, files: bool = Fa
     if files:
         _set(session, path, {LOG_RETENTION: interval(seconds), FILE_RETENTION: interval(seconds)})
         return
-    of_files = int(_log(session, path).tombstoneRetentionMillis(newest.metadata())) // 1000
+    of_files = int(delta_log(session, path).tombstoneRetentionMillis(newest.metadata())) // 1000
     _set(session, path, {LOG_RETENTION: interval(max(seconds, of_files))})
 
 
@@ -77,7 +77,7 @@ def clean_log(session: SparkSession, path: str) -> None:
     files are deleted. This is the same code, by whole hours. It is safe beside writers. Only files that
     precede the last checkpoint of the log are deleted, and only if the table's properties do not forbid it.
     """
-    log, newest = _log(session, path), snapshot(session, path)
+    log, newest = delta_log(session, path), snapshot(session, path)
     if log.enableExpiredLogCleanup(newest.metadata()):
         hour = java_class(session, "org.apache.spark.sql.delta.TruncationGranularity").HOUR()
         nothing = java_class(session, "scala.Option").empty()  # no catalog, and the retention of the table
@@ -130,7 +130,7 @@ def _keep_for(session: SparkSession, path: str, seconds: int) -> None:
     newest = snapshot(session, path)
     configured = configuration(newest)
     wanted = {FILE_RETENTION: seconds}
-    if seconds * 1000 > int(_log(session, path).deltaRetentionMillis(newest.metadata())):
+    if seconds * 1000 > int(delta_log(session, path).deltaRetentionMillis(newest.metadata())):
         wanted[LOG_RETENTION] = seconds
     changed = {
         name: interval(value)
@@ -139,11 +139,6 @@ def _keep_for(session: SparkSession, path: str, seconds: int) -> None:
     }
     if changed:
         _set(session, path, changed)
-
-
-def _log(session: SparkSession, path: str) -> Any:
-    """Return Delta's own object for the log of a table (org.apache.spark.sql.delta.DeltaLog)."""
-    return java_class(session, "org.apache.spark.sql.delta.DeltaLog").forTable(session._jsparkSession, path)
 
 
 def _set(session: SparkSession, path: str, properties: Mapping[str, str]) -> None:

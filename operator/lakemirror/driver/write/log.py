@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from lakemirror.driver.checkpoint.storage import file_system
 from lakemirror.driver.errors import CommittedBefore, LakemirrorError
-from lakemirror.driver.java import java_class
+from lakemirror.driver.java import delta_log, java_class
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.tables import delta
 from lakemirror.driver.tables.delta import applied_at
@@ -157,7 +157,7 @@ class TableLog:
         self._done: int | None = None
 
     def _opened(self) -> Any:
-        return delta.log_of(self._spark, self._path)
+        return delta_log(self._spark, self._path)
 
     def begin(self, transaction: Transaction) -> Attempt:
         """Start a transaction that fails if somebody else changes the table in the meantime.

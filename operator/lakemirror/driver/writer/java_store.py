@@ -13,7 +13,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.java import java_class
+from lakemirror.driver.java import delta_log, java_class
 from lakemirror.driver.writer.entry import LOG, Listed, Stamp, bare, prefix_of
 from lakemirror.driver.writer.stores import Files
 
@@ -143,7 +143,7 @@ class S3LogStore(DeltaLogStore):
 
 def checkpoint_by_delta(spark: SparkSession, table: str) -> None:
     """Make Delta write a checkpoint of a table's newest version, and clean up the table's log."""
-    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, table)
+    log = delta_log(spark, table)
     nothing = java_class(spark, "scala.Option").empty()
     log.checkpoint(log.update(False, nothing, nothing), nothing)
 
