@@ -56,6 +56,10 @@ KNOWN = ("deletionVectors", "columnMapping", "timestampNtz", "appendOnly", "inva
         (Protocol(2, 6), metadata(properties={"delta.columnMapping.mode": "name"})),
         (features(*KNOWN), metadata(properties={"delta.enableDeletionVectors": "true"})),
         (features("clustering", "domainMetadata", "v2Checkpoint"), metadata()),
+        (
+            Protocol(1, 7, None, ("checkpointProtection",)),
+            metadata(properties={"delta.requireCheckpointProtectionBeforeVersion": "7"}),
+        ),
         (PLAIN, metadata(field("p", "decimal(10,2)"), partitions=("p",))),
         (PLAIN, metadata(field("x", "string", comment="c", **{"delta.columnMapping.id": 1}))),
         (PLAIN, metadata(properties={"lakemirror.source": "x", "delta.checkpointInterval": "30"})),

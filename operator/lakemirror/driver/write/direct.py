@@ -37,7 +37,7 @@ _KNOWN: Final = frozenset(
     {
         *("appendOnly", "invariants", "columnMapping", "deletionVectors", "timestampNtz", "variantType"),
         *("typeWidening", "typeWidening-preview", "clustering", "domainMetadata", "v2Checkpoint"),
-        *("vacuumProtocolCheck", "inCommitTimestamp"),
+        *("vacuumProtocolCheck", "inCommitTimestamp", "checkpointProtection"),
     }
 )
 """Delta features that require nothing of a writer beyond what Delta's own transaction does."""

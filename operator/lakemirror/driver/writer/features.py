@@ -25,6 +25,8 @@ FEATURES: Final = frozenset(
         *("columnMapping", "deletionVectors", "timestampNtz", "changeDataFeed", "clustering"),
         # Demand nothing of a commit that only adds and removes files:
         *("typeWidening", "typeWidening-preview", "domainMetadata", "v2Checkpoint", "vacuumProtocolCheck"),
+        # Demands something of who deletes from the log. A table gets it when another feature is dropped:
+        "checkpointProtection",
     }
 )
 """The writer features of tables that may be written here."""
@@ -40,7 +42,8 @@ _PROPERTIES: Final = frozenset(
         *("dataSkippingNumIndexedCols", "dataSkippingStatsColumns", "deletedFileRetentionDuration"),
         *("enableChangeDataFeed", "enableDeletionVectors", "enableExpiredLogCleanup", "enableTypeWidening"),
         *("isolationLevel", "logRetentionDuration", "minReaderVersion", "minWriterVersion"),
-        *("randomPrefixLength", "randomizeFilePrefixes", "sampleRetentionDuration", "targetFileSize"),
+        *("randomPrefixLength", "randomizeFilePrefixes", "requireCheckpointProtectionBeforeVersion"),
+        *("sampleRetentionDuration", "targetFileSize"),
         *("setTransactionRetentionDuration", "tuneFileSizesForRewrites"),
         *("autoOptimize", "autoOptimize.autoCompact", "autoOptimize.optimizeWrite"),
     )
