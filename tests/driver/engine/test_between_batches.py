@@ -11,22 +11,36 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import deltalake
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.driver import faults
 from lakemirror.driver.batch import BatchApplier
-from lakemirror.driver.engine.engine import Engine
+from lakemirror.driver.engine.engine import Engine, Plain
+from lakemirror.driver.java import java_class
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.runtime.summary import RunSummary
 from tests.support import engines
 from tests.support.mirroring import Mirroring, at, audited
+from tests.support.readers import differences
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
 
 pytestmark = pytest.mark.long
 
-Rows = Sequence[tuple[int, int]]
+Rows = Sequence[tuple[int | None, ...]]
+
+_VECTORS = "ALTER TABLE {} SET TBLPROPERTIES (delta.enableDeletionVectors = true)"
+_NO_VECTORS = "ALTER TABLE {} SET TBLPROPERTIES (delta.enableDeletionVectors = false)"
+_MAPPED = """ALTER TABLE {} SET TBLPROPERTIES (
+    delta.columnMapping.mode = 'name', delta.minReaderVersion = 2, delta.minWriterVersion = 5)"""
+_WIDENING = "ALTER TABLE {} SET TBLPROPERTIES (delta.enableTypeWidening = true)"
+_SIDECARS = "ALTER TABLE {} SET TBLPROPERTIES (delta.checkpointPolicy = 'v2')"
+_IN_COLUMNS = """ALTER TABLE {} SET TBLPROPERTIES (
+    delta.checkpoint.writeStatsAsStruct = true, delta.checkpoint.writeStatsAsJson = false)"""
+_ALWAYS = "ALTER TABLE {} SET TBLPROPERTIES (delta.checkpointInterval = 1)"
+"""Each commit is followed by a checkpoint."""
 
 
 def sql(*texts: str) -> Callable[[SparkSession, str], object]:
@@ -42,22 +56,44 @@ def sql(*texts: str) -> Callable[[SparkSession, str], object]:
 class Case(NamedTuple):
     """What somebody does to a mirror with rows 1 and 2, from which row 3 was deleted.
 
-    ``rows`` are those in the end, and ``held`` is a part of why nothing is applied from then on.
+    ``rows`` are those in the end, and ``held`` is a part of why nothing is applied from then on. ``goes_on``
+    says that the engine applies the last batches, too.
     """
 
     do: Callable[[SparkSession, str], object]
     rows: Rows = ((1, 30), (2, 4), (4, 4))
     held: str = ""
+    goes_on: bool = True
 
 
 CASES: Mapping[str, Case] = {
     "nothing": Case(lambda spark, path: None),
     "compacted": Case(sql("OPTIMIZE {}", "OPTIMIZE {gone}")),
+    "compacted_by_delta_rs": Case(lambda _, path: deltalake.DeltaTable(path).optimize.compact()),
+    "clustered": Case(sql("ALTER TABLE {} CLUSTER BY (id)", "OPTIMIZE {}", _ALWAYS)),
+    "purged": Case(
+        sql(_VECTORS, "DELETE FROM {} WHERE id = 2", "REORG TABLE {} APPLY (PURGE)", _ALWAYS),
+        ((1, 30), (4, 4)),
+    ),
+    "widened": Case(sql(_WIDENING, "ALTER TABLE {} ALTER COLUMN v TYPE BIGINT", _ALWAYS)),
+    "mapped": Case(sql(_MAPPED, _VECTORS, _ALWAYS)),
+    "renamed": Case(
+        sql(_MAPPED, "ALTER TABLE {} RENAME COLUMN v TO w"),
+        ((1, 1, 30), (2, 4, None), (4, None, 4)),
+        goes_on=False,
+    ),
+    "sidecars": Case(sql(_SIDECARS, _ALWAYS)),
+    "in_columns": Case(sql(_IN_COLUMNS, _ALWAYS)),
+    "dropped_a_feature": Case(
+        sql(_VECTORS, _NO_VECTORS, "ALTER TABLE {} DROP FEATURE deletionVectors", _ALWAYS)
+    ),
     "erased": Case(sql("DELETE FROM {} WHERE id = 2"), ((1, 30), (4, 4))),
     "added": Case(sql("INSERT INTO {} (id, v) VALUES (4, 77)")),
-    "twice": Case(sql("INSERT INTO {} (id, v) VALUES (1, 7)"), ((1, 30), (1, 30), (2, 4), (4, 4))),
+    "twice": Case(
+        sql("INSERT INTO {} (id, v) VALUES (1, 7)"), ((1, 30), (1, 30), (2, 4), (4, 4)), goes_on=False
+    ),
     "forgot": Case(sql("DELETE FROM {gone}"), ((1, 30), (2, 4), (3, 2), (4, 4))),
-    "vectors": Case(sql("ALTER TABLE {} SET TBLPROPERTIES (delta.enableDeletionVectors = true)")),
+    "vectors": Case(sql(_VECTORS)),
     "bounded": Case(
         sql("ALTER TABLE {} ADD CONSTRAINT small CHECK (v < 20)"), ((1, 10), (2, 4), (4, 4)), "small"
     ),
@@ -81,37 +117,45 @@ def batches() -> list[list[Record]]:
 
 
 class Left(NamedTuple):
-    """What a run left, and how many batches of each table the engine applied."""
+    """What a run left, and which batches of each table the engine applied."""
 
     summary: RunSummary
     rows: Mapping[str, Rows]
-    applied: Mapping[str, int]
+    applied: Mapping[str, Sequence[int]]
+    paths: Mapping[str, str]
 
 
 @pytest.fixture(scope="module")
 def left(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
     """Left by a run in which all is done before the third batch."""
     mirroring = Mirroring(tmp_path_factory.mktemp("columns")).deliver(batches())
-    apply, written, applied = BatchApplier.apply, Engine._written, dict.fromkeys(CASES, 0)
+    apply, written = BatchApplier.apply, Engine._written
+    applied: Mapping[str, list[int]] = {name: [] for name in CASES}
 
     def after_others(self: BatchApplier, raw: DataFrame, batch: Batch) -> Any:
         for name, case in CASES.items() if batch.batch_id == 2 else ():
             case.do(spark, mirroring.path("demo", "public", name))
         return apply(self, raw, batch)
 
-    def counted(self: Engine, *given: Any) -> Any:
-        done = written(self, *given)
-        applied[given[1].name.table] += 1
+    def noted(self: Engine, table: Any, plain: Plain, batch: Batch) -> Any:
+        done = written(self, table, plain, batch)
+        applied[plain.name.table].append(batch.batch_id)
         return done
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchApplier, "apply", after_others)
-        patch.setattr(Engine, "_written", counted)
+        patch.setattr(Engine, "_written", noted)
         with engines.in_columns(spark):
             summary = mirroring.run(spark)
     paths = {name: mirroring.path("demo", "public", name) for name in CASES}
-    there = {name: at(spark, path).collect() for name, path in paths.items() if Path(path).exists()}
-    return Left(summary, {name: sorted(map(tuple, rows)) for name, rows in there.items()}, applied)
+    there = {name: rows_at(spark, path) for name, path in paths.items() if Path(path).exists()}
+    return Left(summary, there, applied, paths)
+
+
+def rows_at(spark: SparkSession, path: str) -> Rows:
+    """The rows that Delta reads, which remembers nothing of the log."""
+    java_class(spark, "org.apache.spark.sql.delta.DeltaLog").clearCache()
+    return sorted(map(tuple, at(spark, path).collect()))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -121,7 +165,41 @@ def test_the_engine_goes_on_beside_others(name: str, left: Left) -> None:
     assert case.held in error
     assert bool(case.held) == bool(error)
     assert left.rows.get(name, list(case.rows)) == list(case.rows)
-    assert left.applied[name] >= 2
+    assert left.applied[name][:2] == [0, 1]
+    assert (left.applied[name][-1] == 3) is (case.goes_on and not case.held)
+
+
+def test_a_column_that_is_renamed_by_hand_is_reported_as_a_new_one(left: Left) -> None:
+    """It is null in rows that are not written again, and the renamed one keeps its values."""
+    found = left.summary.tables["demo.public.renamed"].drift
+    assert [(each.column, each.change, each.action) for each in found] == [("v", "added", "added")]
+
+
+WITH_CHECKPOINTS = ("clustered", "purged", "widened", "mapped", "sidecars", "in_columns", "dropped_a_feature")
+
+
+@pytest.mark.parametrize("name", WITH_CHECKPOINTS)
+def test_the_last_checkpoint_says_all(name: str, left: Left, spark: SparkSession, tmp_path: Path) -> None:
+    """It is written by the engine, or by Delta where it has to be."""
+    path = tmp_path / "copy"
+    shutil.copytree(left.paths[name], path)
+    log = path / "_delta_log"
+    newest = max(each.name[:20] for each in log.glob("0*.checkpoint*"))
+    assert int(newest) == max(int(each.stem) for each in log.glob("0*.json") if each.stem.isdigit())
+    for each in log.iterdir():
+        if each.is_file() and (each.name[:20] < newest or each.suffix == ".crc"):
+            each.unlink()
+    assert rows_at(spark, str(path)) == list(CASES[name].rows)
+
+
+OF_OTHERS = ("renamed", "sidecars")
+"""Tables that became what the driver makes none of: that some programs refuse or misread them is known."""
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not CASES[name].held and name not in OF_OTHERS])
+def test_other_programs_read_the_same(name: str, left: Left, spark: SparkSession) -> None:
+    rows = [each.asDict() for each in at(spark, left.paths[name]).collect()]
+    assert differences(left.paths[name], rows) == []
 
 
 def test_lost_tombstones_are_not_begun_anew(

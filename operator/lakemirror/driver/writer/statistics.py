@@ -193,7 +193,8 @@ def _spelled(least: Any, greatest: Any, given: Type) -> Bounds | None:
         case Decimals():
             return Number(format(least, "f")), Number(format(greatest, "f"))
         case kinds.FLOAT | kinds.DOUBLE:
-            # Readers do not agree on whether -0.0 is less than 0.0.
+            # DuckDB and delta-rs skip files as if -0.0 were less than 0.0, and find both equal in rows: with
+            # exact bounds, `x = 0.0` would miss rows. So MIN may be -0.0 although all rows have 0.0.
             return Number(repr(least or -0.0)), Number(repr(greatest or 0.0))
         case kinds.DATE:
             return _both(day_text(least), day_text(greatest))
