@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, IntegerType, StringType
 from lakemirror.driver.reduce.scd1 import Scd1, changes
 from lakemirror.driver.reduce.scd2 import Truncate
 
-CHARACTERS = 400_000
+CHARACTERS = 200_000
 """The most text that all expressions for a tracked column may have; before they shared parts, 3.5 million."""
 
 

@@ -46,7 +46,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.expressions import kept
+from lakemirror.driver.expressions import kept, shared
 from lakemirror.driver.orders import Fact, Floor
 from lakemirror.driver.sequence import MISSING, anchored_at, is_snapshot, own
 from lakemirror.driver.tables.delta import quoted
@@ -224,8 +224,7 @@ def _opened(found: Mapping[str, Column], least: Column) -> Column:
         return F.lit(None).cast("map<string, bigint>").alias("opened")
     offsets = [F.when(each["seq"] > least, each["opened"]) for each in found.values()]
     opened = F.map_from_arrays(F.array(*map(F.lit, found)), F.array(*offsets))
-    opened = F.map_filter(opened, lambda _, offset: offset.isNotNull())
-    return F.when(F.size(opened) > 0, opened).alias("opened")
+    return unless_empty(F.map_filter(opened, lambda _, offset: offset.isNotNull())).alias("opened")
 
 
 def _below(floor: bytes | None, order: Floor | None) -> Column:
@@ -268,8 +267,12 @@ def texts_of(others: Column, tracked: Mapping[str, Column]) -> Column:
     mine = F.map_filter(
         F.map_from_arrays(names, F.array(*tracked.values())), lambda _, text: text.isNotNull()
     )
-    whole = F.coalesce(F.map_concat(rest, mine), mine)
-    return F.when(F.size(whole) > 0, whole)
+    return unless_empty(shared(mine, lambda each: F.coalesce(F.map_concat(rest, each), each)))
+
+
+def unless_empty(entries: Column) -> Column:
+    """Return a map, or null if it has no entries."""
+    return shared(entries, lambda each: F.when(F.size(each) > 0, each))
 
 
 def with_values(row: str, values: dict[str, Column]) -> Column:
@@ -285,5 +288,4 @@ def older_seqs(seqs: dict[str, Column], seq: Column) -> Column:
     if not seqs:
         return F.lit(None).cast("map<string, binary>")
     all_seqs = F.map_from_arrays(F.array(*map(F.lit, seqs)), F.array(*seqs.values()))
-    older = F.map_filter(all_seqs, lambda _, value: value != own(seq))
-    return F.when(F.size(older) > 0, older)
+    return unless_empty(F.map_filter(all_seqs, lambda _, value: value != own(seq)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakemirror.driver.codes import Op
+from lakemirror.driver.expressions import shared
 from lakemirror.driver.reduce.events import ARRIVAL
 from lakemirror.driver.sequence import (
     anchored_at,
@@ -20,7 +21,6 @@ from lakemirror.driver.sequence import (
     own,
     placed,
 )
-from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.tombstones import encoded_key
 
 
@@ -62,9 +62,7 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
         "op": F.when(stale & ~deletes, Op.PASSED).otherwise(F.col("op")),
     }
     gated = joined.withColumns(columns)
-    for name in tracked:
-        gated = _forget(gated, name)
-    return gated.drop("_key", "_tomb")
+    return (_forget(gated, tracked) if tracked else gated).drop("_key", "_tomb")
 
 
 def with_origins_of(deleted: DataFrame, events: DataFrame) -> DataFrame:
@@ -119,31 +117,43 @@ def follows(tombstone: Column) -> Column:
     return F.coalesce((F.col("seq") == tombstone["seq"]) & later, F.lit(False))
 
 
-def _forget(state: DataFrame, name: str) -> DataFrame:
-    """Make values of a column unknown if they are older than the key's tombstone."""
-    base = own(F.col("_tomb.seq"))
-    sent = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
-    held = _beside(sent, F.col("opened")[F.lit(name)]) if "opened" in state.columns else sent
+def _forget(state: DataFrame, tracked: Sequence[str]) -> DataFrame:
+    """Make values of columns unknown if they are older than the key's tombstone."""
+    base, is_opened = own(F.col("_tomb.seq")), "opened" in state.columns
     # What follows a delete at its position brings values of that position, which are newer than the delete.
     oldest = F.when(follows(F.col("_tomb")), F.col("_tomb.seq")).otherwise(base)
-    older = F.coalesce(F.col("_tomb.seq").isNotNull() & (held < oldest), F.lit(False))
-
-    def with_entry(seq: Column) -> Column:
-        seqs = F.coalesce(F.col("seqs"), F.create_map().cast("map<string, binary>"))
-        return F.map_concat(F.map_filter(seqs, lambda k, _: k != name), F.create_map(F.lit(name), seq))
-
+    held = {}
+    for i, name in enumerate(tracked):
+        sent = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
+        beside = _beside(sent, F.col("opened")[F.lit(name)]) if is_opened else sent
+        older = F.coalesce(F.col("_tomb.seq").isNotNull() & (beside < oldest), F.lit(False))
+        entry = F.when(older, base).when(beside != sent, beside)
+        held[f"_{i}"] = F.struct(older.alias("older"), entry.alias("entry"))
+    forgotten = {name: F.col(f"_{i}.older") for i, name in enumerate(tracked)}
+    entries = {name: F.col(f"_{i}.entry") for i, name in enumerate(tracked)}
     row = state.schema["row"].dataType
     assert isinstance(row, StructType)
-    blank = F.lit(None).cast(row[name].dataType)
-    seqs = F.when(older, with_entry(base)).when(held != sent, with_entry(held)).otherwise(F.col("seqs"))
-    columns = {
-        "row": F.when(older, F.col("row").withField(quoted(name), blank)).otherwise(F.col("row")),
-        "seqs": seqs,
-    }
-    if "opened" in state.columns:
-        others = F.map_filter("opened", lambda column, _: column != name)
-        columns["opened"] = F.when(older, others).otherwise(F.col("opened"))
-    return state.withColumns(columns)
+    values = {field.name: F.col("row")[field.name] for field in row.fields}
+    for name, older in forgotten.items():
+        values[name] = F.when(~older, values[name])
+    made = F.struct(*[value.alias(name) for name, value in values.items()])
+    columns = {"row": F.when(F.col("row").isNotNull(), made), "seqs": _with_entries(F.col("seqs"), entries)}
+    if is_opened:
+        names = F.array_compact(F.array(*[F.when(older, F.lit(name)) for name, older in forgotten.items()]))
+        columns["opened"] = F.map_filter("opened", lambda column, _: ~F.array_contains(names, column))
+    return state.withColumns(held).withColumns(columns).drop(*held)
+
+
+def _with_entries(seqs: Column, entries: Mapping[str, Column]) -> Column:
+    """Return the map of sequences with the entries that are not null in place of those of their columns."""
+    found = F.map_from_arrays(F.array(*map(F.lit, entries)), F.array(*entries.values()))
+    nothing = F.create_map().cast("map<string, binary>")
+
+    def with_changed(changed: Column) -> Column:
+        others = F.map_filter(F.coalesce(seqs, nothing), lambda name, _: ~F.map_contains_key(changed, name))
+        return F.when(F.size(changed) > 0, F.map_concat(others, changed)).otherwise(seqs)
+
+    return shared(F.map_filter(found, lambda _, entry: entry.isNotNull()), with_changed)
 
 
 def _beside(value: Column, offset: Column) -> Column:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakemirror.driver.codes import Op
+from lakemirror.driver.reduce.events import unless_empty
 from lakemirror.driver.sequence import (
     MISSING,
     WIDTH,
@@ -31,7 +32,6 @@ from lakemirror.driver.sequence import (
     placed,
     sent_of,
 )
-from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.tombstones import ORIGIN
 
 ROUNDS = 64
@@ -216,17 +216,14 @@ def inherit(
     blank = F.coalesce(F.col("seq"), F.lit(MISSING))
     row_type = state.schema["row"].dataType
     assert isinstance(row_type, StructType)
-    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in row_type.fields]
-    row = F.coalesce(F.col("row"), F.struct(*nothing))
+    values = {field.name: F.col("row")[field.name] for field in row_type.fields}
     seqs: dict[str, Column] = {}
     for name in tracked:
         mine = F.when(F.col("seq").isNull(), F.lit(MISSING)).otherwise(
             F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
         )
         theirs = F.coalesce(F.col("_seqs")[F.lit(name)], F.lit(MISSING))
-        row = row.withField(
-            quoted(name), F.when(theirs > mine, F.col("_row")[name]).otherwise(F.col("row")[name])
-        )
+        values[name] = F.when(theirs > mine, F.col("_row")[name]).otherwise(values[name])
         seqs[name] = F.greatest(mine, theirs)
     entries = F.map_filter(
         _seqs(list(seqs.values()), list(seqs)),
@@ -235,8 +232,8 @@ def inherit(
     return (
         joined.withColumns(
             {
-                "row": row,
-                "seqs": F.when(F.size(entries) > 0, entries),
+                "row": F.struct(*[value.alias(name) for name, value in values.items()]),
+                "seqs": unless_empty(entries),
                 "op": F.coalesce("op", F.lit(Op.PASSED)),
                 "unanchored": F.coalesce("unanchored", F.lit(False)),
                 "records": F.coalesce("records", F.lit(0)),
@@ -267,7 +264,7 @@ def _beside_rows(state: DataFrame, stored: DataFrame, tracked: Sequence[str]) ->
         value = beside_stored(sent, column, row, unanchored=offset.isNotNull(), later=later)
         found.append(F.when(row.isNotNull(), F.greatest(sent, value)).otherwise(sent))
     entries = F.map_filter(_seqs(found, tracked), lambda _, value: value != own(F.col("seq")))
-    return joined.withColumn("seqs", F.when(F.size(entries) > 0, entries)).drop("_there")
+    return joined.withColumn("seqs", unless_empty(entries)).drop("_there")
 
 
 def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:

@@ -16,7 +16,7 @@ from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.plan.fills import Fill, aged, is_former, stored_seq
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes, Clause
-from lakemirror.driver.reduce.events import ENDS, last_before, texts_of
+from lakemirror.driver.reduce.events import ENDS, last_before, older_seqs, texts_of
 from lakemirror.driver.reduce.scd2 import Truncate
 from lakemirror.driver.sequence import (
     MISSING,
@@ -375,12 +375,10 @@ def _fill(plan: Scd1) -> dict[str, Column]:
         name: F.when(won, F.when(~gone[name], S(name))).otherwise(_kept(plan, name))
         for name, won in wins.items()
     }
-    newest = [
-        F.when(won, _late(plan, name)).otherwise(_after_read(plan, stored_seq(name)))
+    newest = {
+        name: F.when(won, _late(plan, name)).otherwise(_after_read(plan, stored_seq(name)))
         for name, won in wins.items()
-    ]
-    entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
-    older = F.map_filter(entries, lambda _, value: value != own(seq))
+    }
     texts = {
         name: F.when(won, F.when(~gone[name], _text(name))).otherwise(T("__unrepresentable")[name])
         for name, won in wins.items()
@@ -389,7 +387,7 @@ def _fill(plan: Scd1) -> dict[str, Column]:
         **_filled(plan),
         **values,
         "__seq": seq,
-        "__column_seq": F.when(F.size(older) > 0, older),
+        "__column_seq": older_seqs(newest, seq),
         "__unrepresentable": texts_of(T("__unrepresentable"), texts),
     }
 
@@ -534,15 +532,11 @@ def _wins(name: str, mine: Column, row: Column, *, place: bool = False, tied: bo
 
 
 def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) -> Column:
-    if not plan.tracked:
-        return F.lit(None).cast("map<string, binary>")
-    newest = []
+    newest = {}
     for name in plan.tracked:
         value = _mine(name, mine, place=place)
-        newest.append(F.when(_wins(name, mine, seq, place=place), value).otherwise(stored_seq(name)))
-    entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
-    older = F.map_filter(entries, lambda _, value: value != own(seq))
-    return F.when(F.size(older) > 0, older)
+        newest[name] = F.when(_wins(name, mine, seq, place=place), value).otherwise(stored_seq(name))
+    return older_seqs(newest, seq)
 
 
 def _unmatched(plan: Scd1) -> Iterator[Clause]:
@@ -605,15 +599,11 @@ def _outdated(plan: Scd1, base: Column) -> dict[str, Column]:
         return _filled(plan)
     old = {name: stored_seq(name) < base for name in plan.tracked}
     values = {name: F.when(~is_old, _kept(plan, name)) for name, is_old in old.items()}
-    kept = [F.when(is_old, base).otherwise(stored_seq(name)) for name, is_old in old.items()]
-    entries = F.map_filter(
-        F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*kept)),
-        lambda _, v: v != own(seq_of_row()),
-    )
+    kept = {name: F.when(is_old, base).otherwise(stored_seq(name)) for name, is_old in old.items()}
     texts = {name: F.when(~is_old, T("__unrepresentable")[name]) for name, is_old in old.items()}
     return {
         **_filled(plan),
         **values,
-        "__column_seq": F.when(F.size(entries) > 0, entries),
+        "__column_seq": older_seqs(kept, seq_of_row()),
         "__unrepresentable": texts_of(T("__unrepresentable"), texts),
     }
