@@ -61,8 +61,7 @@ class Ours:
         self._offered = 0
         self._pipeline = CdcPipeline.from_yaml(manifest(folder, load))
         self._batches: queue.Queue[BatchDone | BaseException] = queue.Queue()
-        self._stop = threading.Event()
-        self._runner = threading.Thread(target=self._run, name="lakemirror-run")
+        self._prepare()
 
     def load(self, snapshot: Sequence[Path]) -> None:
         for path in snapshot:
@@ -73,6 +72,14 @@ class Ours:
 
     def apply(self, batch: Path) -> None:
         self._offer(batch)
+        self._wait()
+
+    def restart(self, batch: Path) -> None:
+        """Stop, and start again with one more batch."""
+        self.close()
+        self._prepare()
+        self._offer(batch)
+        self._runner.start()
         self._wait()
 
     def table(self, spark: SparkSession) -> DataFrame:
@@ -86,6 +93,10 @@ class Ours:
         self._stop.set()
         if self._runner.is_alive():
             self._runner.join()
+
+    def _prepare(self) -> None:
+        self._stop = threading.Event()
+        self._runner = threading.Thread(target=self._run, name="lakemirror-run")
 
     def _run(self) -> None:
         try:

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,11 @@ class WrongResult(Exception):
 
 @dataclass
 class Lane:
-    """A contender, its load, and its seconds and CPU seconds per batch; the first `cold` do not count."""
+    """A contender, its load, and its seconds and CPU seconds per batch; the first `cold` do not count.
+
+    `first` is how many seconds the initial rows take, and `restarted` is the same for a batch after a restart
+    in the same JVM.
+    """
 
     name: str
     load: Load
@@ -66,6 +71,8 @@ class Lane:
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     equal: bool | None = None
+    first: float | None = None
+    restarted: float | None = None
 
     def figures(self) -> dict[str, Any]:
         """Return what the report needs."""
@@ -76,6 +83,8 @@ class Lane:
             "seconds": [round(each, 4) for each in self.seconds],
             "cpu": [round(each, 3) for each in self.cpu],
             "equal": self.equal,
+            "first": self.first,
+            "restarted": self.restarted,
         }
 
 
@@ -89,20 +98,33 @@ def lanes(spark: SparkSession, folder: Path, load: Load, made: Mapping[str, Make
     ]
 
 
-def race(spark: SparkSession, starters: Sequence[Lane]) -> list[dict[str, Any]]:
-    """Load all, apply all batches, check and close. Returns the lanes' figures. Raises WrongResult."""
+def race(spark: SparkSession, starters: Sequence[Lane], *, restart: bool = False) -> list[dict[str, Any]]:
+    """Load all, apply all batches, check and close. Returns the lanes' figures. Raises WrongResult.
+
+    With `restart`, the last batch is applied after a restart, which is measured by itself. All contenders
+    have to be Lakemirror then.
+    """
     try:
         for lane in starters:
-            lane.contender.load(lane.files.snapshot)
-        for number in range(len(starters[0].files.batches)):
+            lane.first = _seconds(partial(lane.contender.load, lane.files.snapshot))
+        for number in range(len(starters[0].files.batches) - restart):
             for turn in range(len(starters)):
                 _take_turn(spark, starters[(number + turn) % len(starters)], number)
+        for lane in starters if restart else ():
+            assert isinstance(lane.contender, Ours)
+            lane.restarted = _seconds(partial(lane.contender.restart, lane.files.batches[-1]))
         for lane in starters:
             _check(spark, lane)
     finally:
         for lane in starters:
             lane.contender.close()
     return [lane.figures() for lane in starters]
+
+
+def _seconds(step: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    step()
+    return round(time.perf_counter() - began, 2)
 
 
 def _take_turn(spark: SparkSession, lane: Lane, number: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakemirror.api.report import Counts
@@ -150,6 +150,10 @@ class TableApplier:
         if self._table is not None:
             _ = self._table.properties
 
+    def reads_values(self, seen: TableOverview) -> bool:
+        """Return whether the columns' types depend on values that can be read for many tables at once."""
+        return self._table is not None and self._schemas.reads_values(seen)
+
     def begin(self, events: DataFrame, pool: Executor) -> None:
         """Reduce the table's classified ``events`` in the background while they are profiled.
 
@@ -176,12 +180,13 @@ class TableApplier:
         documents: Mapping[int, str],
         batch: int,
         in_columns: InColumns = never,
+        shown: Row | None = None,
     ) -> Decision:
         """Decide what to do with the table's part of the batch.
 
         Materializes the state, but writes nothing. ``documents`` holds every schema document that the batch
         refers to, by ID. ``batch`` is its number. ``in_columns`` is asked whether the engine applies a plan;
-        nothing is reduced then.
+        nothing is reduced then. ``shown`` is what the values of these events show, if that was read before.
         """
         if self._held is not None:
             return hold(self.name, self._held, events, seen)
@@ -194,7 +199,7 @@ class TableApplier:
             if self._table.shard is not None:
                 self._table.mirror.refresh()  # other shards may have written to it
             self._require_as_left(self._table)
-            plan = plan_table(self._table, seen, self._schemas.of(changes, seen, documents))
+            plan = plan_table(self._table, seen, self._schemas.of(changes, seen, documents, shown))
             if in_columns(self._table, plan):
                 self._expected = None
                 return Decision(self.name, seen, plan, in_columns=True)

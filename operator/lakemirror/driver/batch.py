@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds
@@ -482,7 +482,8 @@ class BatchApplier:
     def _decide(self, given: _Profiled) -> list[Decision]:
         """Decide what to do with each table's part of the batch."""
         names, in_columns = sorted(given.seen.tables, key=str), self._in_columns(given)
-        return side_by_side(lambda name: self._decide_one(name, given, in_columns), names)
+        shown = self._tables.shown(given.events, given.seen)
+        return side_by_side(lambda name: self._decide_one(name, given, in_columns, shown.get(name)), names)
 
     def _in_columns(self, given: _Profiled) -> InColumns:
         """Return which tables the engine applies as they are planned.
@@ -502,10 +503,13 @@ class BatchApplier:
 
         return asked
 
-    def _decide_one(self, name: TableName, given: _Profiled, in_columns: InColumns = never) -> Decision:
+    def _decide_one(
+        self, name: TableName, given: _Profiled, in_columns: InColumns = never, shown: Row | None = None
+    ) -> Decision:
         try:
             seen, batch = given.seen.tables[name], given.batch.batch_id
-            return self._tables.decide(name, given.events, seen, self._schemas, batch, in_columns)
+            about = (given.events, seen, self._schemas, batch, in_columns)
+            return self._tables.decide(name, *about, shown)
         except LogMoved as moved:
             rest = epochs.unread(moved.begun, self._partitions(), given.memory, self._spec.order)
             why = epochs.remedy_of_moved(moved.begun, self._spec.order, rest)

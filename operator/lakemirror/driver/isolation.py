@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, Table
 from lakemirror.driver.applier import InColumns, KnownFile, TableApplier, hold, never, of_table
@@ -27,8 +27,9 @@ from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.places import Places
 from lakemirror.driver.plan.possession import Possession
 from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.plan.schemas import shown_by_values
 from lakemirror.driver.plan.targets import Fixed, Targets, require_same
-from lakemirror.driver.profile.overview import TableOverview
+from lakemirror.driver.profile.overview import Overview, TableOverview
 from lakemirror.driver.profile.positions import Standing
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.results import TableResult
@@ -42,6 +43,9 @@ _FEW = 4
 
 With more tables, the cores are busy anyway.
 """
+
+_FEWEST_TOGETHER = 2
+"""Minimum number of tables whose values are read together."""
 
 _WAITING = "its mirror could not be read at first: what has been held since then is applied before this"
 
@@ -147,6 +151,27 @@ class PipelineTables:
             self._session = session
             self.forget()
 
+    def shown(self, events: DataFrame, seen: Overview) -> Mapping[TableName, Row]:
+        """Return what the values of tables show whose columns' types depend on them, for `decide`.
+
+        One aggregation reads them for all tables. If it fails, each table reads its own.
+        """
+
+        def reads_values(name: TableName) -> bool:
+            found = self.attempted(name, lambda: self[name].reads_values(seen.tables[name]))
+            return found is True
+
+        names = [name for name in seen.tables if name not in self._unread and reads_values(name)]
+        if len(names) < _FEWEST_TOGETHER:
+            return {}
+        try:
+            return shown_by_values(events, names)
+        except Exception as error:
+            if stops_pipeline(error, self._session) or is_lost(error):
+                raise
+            log.debug("each table reads its own values: %s", cause_of(error))
+            return {}
+
     def decide(
         self,
         name: TableName,
@@ -155,11 +180,12 @@ class PipelineTables:
         documents: Mapping[int, str],
         batch: int,
         in_columns: InColumns = never,
+        shown: Row | None = None,
     ) -> Decision:
         """Decide what to do with one table's part of a batch, whose number is given.
 
-        If that fails, it is tried once more, and then without any records that make Spark throw. If it still
-        fails, the table is held.
+        ``shown`` is what its values show, if that was read before. If a decision fails, it is tried once
+        more, and then without any records that make Spark throw. If it still fails, the table is held.
         """
         if name in self._unread:
             return self.failed(name, events, seen, self._unread[name])
@@ -170,7 +196,8 @@ class PipelineTables:
             return hold(name, Held(_WAITING, error=False), events, seen)
 
         def attempt(some: DataFrame = events) -> Decision | Exception:
-            return self.tried(name, lambda: self[name].decide(some, seen, documents, batch, in_columns))
+            mine = shown if some is events else None
+            return self.tried(name, lambda: self[name].decide(some, seen, documents, batch, in_columns, mine))
 
         decision = attempt()
         if isinstance(decision, Exception):

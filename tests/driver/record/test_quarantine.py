@@ -11,6 +11,7 @@ import pytest
 from delta import DeltaTable
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakemirror.api.report import Report
 from lakemirror.driver.checkpoint.owner import Owner
@@ -19,7 +20,7 @@ from lakemirror.driver.errors import BadRecordRefused
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.runtime.replayer import replay
-from lakemirror.driver.tables import delta
+from lakemirror.driver.tables import creation, delta
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table, timestamp, with_payload
@@ -147,7 +148,8 @@ def test_what_is_open_is_counted_and_a_replayed_record_that_is_bad_again_is_open
     """In a table that an earlier version has made, without scopes."""
     where = str(tmp_path)
     assert quarantine.open_counts(spark, where) == {}
-    delta.ensure(spark, quarantine.path(where), quarantine.COLUMNS.removesuffix(", scope STRING"))
+    columns = StructType.fromDDL(quarantine.COLUMNS.removesuffix(", scope STRING"))
+    creation.create(spark, quarantine.path(where), columns)
     old = f"SELECT 'x' AS id, 'open' AS state, * FROM ({bad('old', 'as it was')})"
     spark.sql(old).write.format("delta").mode("append").save(quarantine.path(where))
     assert quarantine.open_counts(spark, where) == {SOURCE: {"record": 1}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,25 @@ class JobResult:
     def unread(self) -> str | None:
         """Why the lines of the batch have to be parsed by Spark, or None if they are records."""
         return self.reports[None].odd if None in self.reports else None
+
+
+def start_worker(spark: SparkSession) -> None:
+    """Start Python's daemon and a worker in the background, for which the first batch would wait.
+
+    An error is left to that batch, which runs into it, too.
+    """
+
+    def start() -> None:
+        try:
+            spark.range(1, numPartitions=1).mapInArrow(_unchanged, "id BIGINT").collect()
+        except Exception as error:
+            log.debug("no worker could be started in advance: %s", error)
+
+    threading.Thread(target=start, name="lakemirror-worker", daemon=True).start()
+
+
+def _unchanged(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return blocks
 
 
 def run(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
@@ -36,6 +36,7 @@ from lakemirror.driver.plan.drift import grown
 from lakemirror.driver.plan.lives import Seen
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.profile.overview import Changes, Group, Shape, TableOverview
+from lakemirror.driver.tables.names import TableName
 
 OTHER: Final = "other"
 """Stands for whatever wrote a schema that is not Debezium's."""
@@ -99,14 +100,27 @@ class Schemas:
         self._of_debezium = table.spec.envelope.format in ("debezium", "debezium-flat")
         self._parsed: dict[tuple[int | None, int | None], Schema] = {}
 
-    def of(self, changes: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> list[Schema]:
+    def reads_values(self, seen: TableOverview) -> bool:
+        """Return whether `of` reads values of a batch that `shown_by_values` can read for many tables."""
+        if not _lacks_schemas(seen) or self._table.settings.mode == "append":
+            return False
+        return self._shaped(seen) is None and not objects_of(self._table.fed or {})
+
+    def of(
+        self,
+        changes: DataFrame,
+        seen: TableOverview,
+        documents: Mapping[int, str],
+        shown: Row | None = None,
+    ) -> list[Schema]:
         """Return the schemas of a batch's changes, oldest first.
 
-        ``documents`` are the embedded schemas, by ID.
+        ``documents`` are the embedded schemas, by ID, and ``shown`` is what `shown_by_values` has found, if
+        it was asked.
         """
         told = _Told({}, ())
-        if any(None in identity for identity in seen.groups):
-            told = self._shaped(seen) or self._told(changes)
+        if _lacks_schemas(seen):
+            told = self._shaped(seen) or self._told(changes, shown)
         found = []
         for identity, group in sorted(seen.groups.items(), key=lambda item: item[1].first_seq or b""):
             schema = self._parsed.get(identity)
@@ -152,7 +166,7 @@ class Schemas:
             return None
         return _Told(existing, _keys_of(shapes))
 
-    def _told(self, changes: DataFrame) -> _Told:
+    def _told(self, changes: DataFrame, shown: Row | None) -> _Told:
         """Return the columns and keys of the records without a schema.
 
         A column's type is the mirror's (plus any new members of objects), otherwise the manifest's, otherwise
@@ -161,7 +175,11 @@ class Schemas:
         table = self._table
         existing = table.fed or {}
         objects = objects_of(existing)
-        row = _aggregated(changes, objects, keys=table.settings.mode == "append")
+        with_keys = table.settings.mode == "append"
+        row = None if objects or with_keys else shown
+        if row is None:
+            row = changes.agg(*_aggregates(objects, keys=with_keys)).first()
+        assert row is not None
         inferred = columns(*(row[each] for each in SHAPE))
         inferred = {name: kind for name, kind in inferred.items() if not self._is_metadata(name)}
         types = {**existing, **resolve(inferred, existing, table.declared)}
@@ -174,8 +192,23 @@ class Schemas:
         return _Told(types, _keys(row))
 
 
-def _aggregated(changes: DataFrame, objects: Sequence[Objects], *, keys: bool) -> Row:
-    """Compute the types of records without a schema, the members of ``objects``, and what `_keys` needs.
+def shown_by_values(events: DataFrame, names: Collection[TableName]) -> dict[TableName, Row]:
+    """Return what the values of several tables show, in one aggregation, for `Schemas.of`.
+
+    ``events`` are classified. Each table has to be one that `Schemas.reads_values`. Those whose names are
+    spelled in several ways are left out.
+    """
+    changes = events.where(F.col("kind") == "change")
+    mine = changes.where(F.col("table").isin(sorted({each.table for each in names})))
+    by = [F.col(part).alias(f"of_{part}") for part in ("database", "schema", "table")]
+    found = defaultdict[TableName, list[Row]](list)
+    for row in mine.groupBy(*by).agg(*_aggregates((), keys=False)).collect():
+        found[TableName(row["of_database"], row["of_schema"], row["of_table"])].append(row)
+    return {name: found[name][0] for name in names if len(found[name]) == 1}
+
+
+def _aggregates(objects: Sequence[Objects], *, keys: bool) -> list[Column]:
+    """Return the types of records without a schema, the members of ``objects``, and what `_keys` needs.
 
     ``keys`` says that a record with nothing but a key shows the columns of the key.
     """
@@ -183,15 +216,18 @@ def _aggregated(changes: DataFrame, objects: Sequence[Objects], *, keys: bool) -
     more = [F.when(F.json_object_keys("key_text").isNotNull(), F.col("key_text"))] if keys else []
     images = F.when(plain, F.coalesce("row_text", "before_text", *more))
     key = F.when(F.col("key_schema_id").isNull(), F.json_object_keys("key_text"))
-    row = changes.agg(
+    return [
         *shape(images),
         *(members(images, where).alias(f"members_{number}") for number, where in enumerate(objects)),
         F.mode(F.to_json(key)).alias("key"),
         F.min(F.array_sort(key)).alias("least_key"),
         F.max(F.array_sort(key)).alias("greatest_key"),
-    ).first()
-    assert row is not None
-    return row
+    ]
+
+
+def _lacks_schemas(seen: TableOverview) -> bool:
+    """Return whether some events have no schema, of their value or of their key."""
+    return any(None in identity for identity in seen.groups)
 
 
 def _has_members(kind: DataType) -> bool:

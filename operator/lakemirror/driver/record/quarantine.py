@@ -24,11 +24,12 @@ from typing import Any, Final, Literal, TypeVar
 from delta import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakemirror.driver.parse.order import WITHOUT_ROW
 from lakemirror.driver.read.base import RAW, Batch
 from lakemirror.driver.reduce.waiting import TRUNCATE_REASON
-from lakemirror.driver.tables import delta
+from lakemirror.driver.tables import creation, delta
 from lakemirror.driver.write.log import forget_lost, tells_of_lost_file
 
 _log = logging.getLogger(__name__)
@@ -292,7 +293,7 @@ def _ensure(spark: SparkSession, checkpoint: str) -> None:
     """Create the table, or add missing columns to it."""
     where = path(checkpoint)
     if not delta.is_table(spark, where):
-        delta.ensure(spark, where, COLUMNS, delta.SELDOM_READ, _PARTITIONS)
+        creation.create(spark, where, StructType.fromDDL(COLUMNS), delta.SELDOM_READ, partitions=_PARTITIONS)
     elif "scope" not in spark.read.format("delta").load(where).columns:
         spark.sql(f"ALTER TABLE delta.{delta.quoted(where)} ADD COLUMNS (scope STRING)")
 

@@ -21,6 +21,8 @@ from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.possession import ensured
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
 from lakemirror.driver.checkpoint.tokens import loads
+from lakemirror.driver.engine.engine import Engine
+from lakemirror.driver.engine.job import start_worker
 from lakemirror.driver.parse.encodings import encoding_of
 from lakemirror.driver.profile.epochs import message, with_epochs
 from lakemirror.driver.read.base import Feed, Lag, Standing
@@ -59,6 +61,7 @@ from lakemirror.driver.runtime.target import open_target
 from lakemirror.driver.runtime.threads import Threads
 from lakemirror.driver.runtime.turns import Applier, Turns
 from lakemirror.driver.runtime.verification import Verifications
+from lakemirror.driver.write.target import DELTA
 
 __all__ = ["BatchDone", "Event", "run"]
 
@@ -98,6 +101,8 @@ def run(
         stack.enter_context(atomic_checkpoint(session, pipeline.spec.checkpoint))
         encoding = encoding_of(pipeline.spec, secrets or {}, announcer.source)
         target = stack.enter_context(open_target(session, pipeline, secrets or {}))
+        if spark is None and target is DELTA and Engine.is_on(session):
+            start_worker(session)
         standing = Standing(owner.check, partial(_applied, session, pipeline.spec.checkpoint))
         made = partial(BatchApplier, encoding=encoding, warn=announcer.warn, target=target)
         context = RunContext(

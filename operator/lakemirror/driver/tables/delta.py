@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -138,30 +138,6 @@ def create(rows: DataFrame, path: str, properties: Mapping[str, str]) -> None:
     """Create a table with ``rows`` in one commit and one file. Raises Delta's error if it already exists."""
     clear_unfinished(rows.sparkSession, path)
     rows.coalesce(1).write.format("delta").mode("errorifexists").options(**properties).save(path)
-
-
-def ensure(
-    spark: SparkSession,
-    path: str,
-    columns: str,
-    properties: Mapping[str, str] = MappingProxyType({}),
-    partitions: Sequence[str] = (),
-) -> None:
-    """Create an empty table with ``columns`` (DDL) and ``properties``, unless there is one at the path.
-
-    Its files are divided by the columns ``partitions``.
-    """
-    if is_table(spark, path):
-        return
-    clear_unfinished(spark, path)
-    builder = DeltaTable.createIfNotExists(spark).location(path)
-    for field in spark.createDataFrame([], columns).schema.fields:
-        builder = builder.addColumn(field.name, field.dataType)
-    for name, value in properties.items():
-        builder = builder.property(name, value)
-    if partitions:
-        builder = builder.partitionedBy(*partitions)
-    builder.execute()
 
 
 def clear_unfinished(spark: SparkSession, path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyspark.sql.types import (
     MapType,
     NumericType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -28,6 +30,7 @@ from lakemirror.driver.java import java_class
 from lakemirror.driver.tables import commits
 from lakemirror.driver.tables.columns import COMMENTS, SHARD, metadata_of
 from lakemirror.driver.tables.commits import Commit
+from lakemirror.driver.tables.creation import create
 from lakemirror.driver.tables.delta import (
     MIRROR_LOG,
     append,
@@ -42,6 +45,7 @@ from lakemirror.driver.tables.delta import (
     seen,
     snapshot,
     sql_text,
+    unlimited,
 )
 from lakemirror.driver.tables.names import Location
 from lakemirror.driver.tables.store import Unfit
@@ -50,6 +54,8 @@ from lakemirror.driver.tables.tombstones import DeltaFacts, folder_of
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 _RANGED = (NumericType, DateType, TimestampType, TimestampNTZType)
 _NESTED = (StructType, ArrayType)
+_COMMENT = "comment"
+"""Where the metadata of a field has its comment."""
 _MOST_STATISTICS = 32
 MOST_COLUMNS = 1_600
 """The maximum number of columns of a mirror, without metadata.
@@ -174,6 +180,32 @@ class Mirror:
         The table gets none of the features that are to be ``avoided``. ``comments`` are those of columns, and
         ``comment`` is that of the table. ``identities`` are columns in which Delta numbers the rows.
         """
+        mapping = _MAPPED if needs_mapping(columns) else {}
+        vectors = {VECTORS_PROPERTY: "false"} if VECTORS in avoided else {}
+        settings = {**MIRROR_LOG, **mapping, **vectors, **_statistics(columns, key), **properties}
+        fields = [
+            *(_field(name, kind, comments.get(name)) for name, kind in columns.items()),
+            *_metadata_fields(properties.get(MODE_PROPERTY)),
+        ]
+        if self.location.path and not identities and not any(map(_is_limited, columns.values())):
+            create(self._spark, self.location.path, StructType(fields), settings, comment=comment)
+        else:
+            self._create_by_command(fields, settings, comment, identities)
+        if self.path is None:
+            self.path = self._catalog_path()
+        self.refresh()
+
+    def _create_by_command(
+        self,
+        fields: Sequence[StructField],
+        properties: Mapping[str, str],
+        comment: str | None,
+        identities: Collection[str],
+    ) -> None:
+        """Create the table with the command of Spark SQL, which enters it in the catalog, too.
+
+        It also prepares columns of kinds that Delta stores in a way of its own.
+        """
         self._create_schema()
         place = self.location.path or self._default_path()
         if place is not None:
@@ -184,22 +216,15 @@ class Mirror:
             if self.location.path
             else builder.tableName(self.location.sql)
         )
-        for name, kind in columns.items():
-            number = IdentityGenerator() if name in identities else None
-            builder = builder.addColumn(name, kind, comment=comments.get(name), generatedAlwaysAs=number)
-        for name, kind_name in metadata_of(properties.get(MODE_PROPERTY)).items():
-            builder = builder.addColumn(name, kind_name, comment=COMMENTS.get(name))
+        for each in fields:
+            number = IdentityGenerator() if each.name in identities else None
+            about = each.metadata.get(_COMMENT)
+            builder = builder.addColumn(each.name, each.dataType, comment=about, generatedAlwaysAs=number)
         if comment is not None:
             builder = builder.comment(comment)
-        mapping = _MAPPED if needs_mapping(columns) else {}
-        vectors = {VECTORS_PROPERTY: "false"} if VECTORS in avoided else {}
-        settings = {**MIRROR_LOG, **mapping, **vectors, **_statistics(columns, key), **properties}
-        for name, value in settings.items():
+        for name, value in properties.items():
             builder = builder.property(name, value)
         builder.execute()
-        if self.path is None:
-            self.path = self._catalog_path()
-        self.refresh()
 
     def alter(
         self,
@@ -407,6 +432,22 @@ class Mirror:
 
     def _catalog_path(self) -> str:
         return path_of(DeltaTable.forName(self._spark, self.location.sql))
+
+
+@cache
+def _metadata_fields(mode: str | None) -> list[StructField]:
+    kinds = ", ".join(f"{name} {kind}" for name, kind in metadata_of(mode).items())
+    found = StructType.fromDDL(kinds).fields
+    return [_field(each.name, each.dataType, COMMENTS.get(each.name)) for each in found]
+
+
+def _field(name: str, kind: DataType, comment: str | None) -> StructField:
+    return StructField(name, kind, metadata={} if comment is None else {_COMMENT: comment})
+
+
+def _is_limited(kind: DataType) -> bool:
+    """Return whether a type is or contains a text of a limited length."""
+    return unlimited(kind) != kind
 
 
 def _has_zoneless(kinds: Mapping[str, DataType]) -> bool:
