@@ -240,12 +240,13 @@ class TableApplier:
         """Bring the mirror into the planned form.
 
         ``replay`` means that the batch may have been written before. If it was, nothing is written again.
+        Whether it was has been asked of a table that the engine applies.
         """
         table, plan = self._table, decision.plan
         if table is None or plan is None:
             return
         with self._writing:
-            if replay and _has(table, batch, app_id):
+            if replay and not decision.in_columns and _has(table, batch, app_id):
                 return
             if table.shard is not None:
                 _require_same_columns(table)

@@ -482,6 +482,8 @@ class BatchApplier:
     def _decide(self, given: _Profiled) -> list[Decision]:
         """Decide what to do with each table's part of the batch."""
         names, in_columns = sorted(given.seen.tables, key=str), self._in_columns(given)
+        if self._engine is not None:
+            self._engine.look_ahead(each for each in map(self._tables.mirrored_as, names) if each is not None)
         shown = self._tables.shown(given.events, given.seen)
         return side_by_side(lambda name: self._decide_one(name, given, in_columns, shown.get(name)), names)
 
@@ -497,9 +499,10 @@ class BatchApplier:
             return never
 
         def asked(table: MirroredTable, plan: TablePlan) -> bool:
-            done = table.last_batch_seen(self._app_id)
-            is_new = done is None or done < given.batch.batch_id
-            return is_new and engine.can_apply(table, plan, seen.records)
+            if not engine.can_apply(table, plan, seen.records):
+                return False
+            done = engine.last_batch(table)
+            return done is None or done < given.batch.batch_id
 
         return asked
 

@@ -11,7 +11,7 @@ import pytest
 from delta import DeltaTable
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from lakemirror.api.report import Report
 from lakemirror.driver.checkpoint.owner import Owner
@@ -148,7 +148,8 @@ def test_what_is_open_is_counted_and_a_replayed_record_that_is_bad_again_is_open
     """In a table that an earlier version has made, without scopes."""
     where = str(tmp_path)
     assert quarantine.open_counts(spark, where) == {}
-    columns = StructType.fromDDL(quarantine.COLUMNS.removesuffix(", scope STRING"))
+    columns = DataType.fromDDL(quarantine.COLUMNS.removesuffix(", scope STRING"))
+    assert isinstance(columns, StructType)
     creation.create(spark, quarantine.path(where), columns)
     old = f"SELECT 'x' AS id, 'open' AS state, * FROM ({bad('old', 'as it was')})"
     spark.sql(old).write.format("delta").mode("append").save(quarantine.path(where))

@@ -25,6 +25,7 @@ batch meets them:
 `file_rows`           The rows of a data file, read by row group, with the columns and types of the table
 `stored_rows`         The stored rows of a bucket's keys
 `stored_ends`         The tombstones beside a mirror
+`summaries`           What is known of all tombstones of a mirror
 `stored_moves`        The images of rows that have changed their keys, which are beside the tombstones
 `table_change`        From what a fold says to new files, hidden rows and files that are taken out
 `commits`             The commits of a table: its tombstones, and then its rows

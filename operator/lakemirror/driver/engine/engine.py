@@ -45,6 +45,7 @@ from lakemirror.driver.engine.job import JobResult
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.pauses import Pauses
 from lakemirror.driver.engine.stored_ends import DELETED, MOVED, TOMBSTONES, TombstoneFiles
+from lakemirror.driver.engine.summaries import summary_of
 from lakemirror.driver.engine.table_change import is_untidy, tidied
 from lakemirror.driver.engine.verdicts import Candidate, Verdict, judge, judge_planned
 from lakemirror.driver.errors import cause_of, stops_pipeline
@@ -202,6 +203,8 @@ class Engine:
         self._closer: dict[TableName, bool] = defaultdict(bool)
         """Whether positions have to be looked at one by one, by table."""
         self._systems = FileSystems(spark)
+        self._opened: dict[str, DeltaTable] = {}
+        """The tables of this batch whose logs were read before it is known whether they are applied here."""
         self._stored: dict[str, tuple[Files, Sequence[Done]]] = {}
         """The files stored for this batch, by the folder of their table, until a commit names them."""
         self._planned: set[TableName] = set()
@@ -269,7 +272,7 @@ class Engine:
             raise NotForEngine(reason)
         folder = self._folder(table)
         system = self._systems.of(folder)
-        rows, ends = (self._systems.table(each) for each in (folder, f"{folder}/{TOMBSTONES}"))
+        rows, ends = (self._open(each) for each in (folder, f"{folder}/{TOMBSTONES}"))
         state = rows.refresh()
         if state is None:
             raise NotForEngine("it has no mirror")
@@ -287,6 +290,48 @@ class Engine:
             raise NotForEngine("its tombstones are gone")
         return found
 
+    def look_ahead(self, tables: Iterable[MirroredTable]) -> None:
+        """Read the tombstones of tables of which nothing is known yet, as after a start.
+
+        What cannot be read here is left to Spark, which takes a job for each table.
+        """
+        side_by_side(self._summarise, tables)
+
+    def _summarise(self, table: MirroredTable) -> None:
+        try:
+            if table.shard is not None or not table.mirror.exists or table.tombstones.is_summarised:
+                return
+            ends = self._open(f"{self._folder(table)}/{TOMBSTONES}")
+            summary = summary_of(ends)
+            if summary is not None:
+                table.tombstones.summary, table.tombstones.exist = summary, ends.state is not None
+        except Exception as error:
+            if stops_pipeline(error, self._spark):
+                raise
+            log.debug("the tombstones of table %s are read by Spark: %s", table.name, error)
+
+    def last_batch(self, table: MirroredTable) -> int | None:
+        """Return the last batch of this application that a mirror has, or None."""
+        if not table.mirror.exists:
+            return None
+        try:
+            state = self._open(self._folder(table)).refresh() if table.shard is None else None
+            known = None if state is None else state.snapshot.transactions
+        except Exception as error:
+            if stops_pipeline(error, self._spark):
+                raise
+            log.debug("the batches of table %s are read by Spark: %s", table.name, error)
+            known = None
+        if known is None:
+            return table.last_batch_seen(self._app_id)
+        return known[self._app_id].version if self._app_id in known else None
+
+    def _open(self, folder: str) -> DeltaTable:
+        """Return the table in a folder. Raises as `FileSystems.of` does."""
+        if folder not in self._opened:
+            self._opened[folder] = self._systems.table(folder)
+        return self._opened[folder]
+
     def _folder(self, table: MirroredTable) -> str:
         """Return where a mirror is; empty if it is no Delta table with a path."""
         return self._systems.folder(str(getattr(table.mirror, "path", None) or "").rstrip("/"))
@@ -298,7 +343,7 @@ class Engine:
 
         ``memory`` is what is remembered of the source's positions.
         """
-        self._batch, self._stored = batch.batch_id, {}
+        self._batch, self._stored, self._opened = batch.batch_id, {}, {}
         self._is_small = batch.offsets is not None and batch.offsets <= _FEW_RECORDS
         self._planned, self._decided_again = set(), set()
         self._systems.renew()

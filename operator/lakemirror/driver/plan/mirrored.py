@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,6 +17,7 @@ from pyspark.sql.types import DataType
 from lakemirror.api import CdcPipeline, Table
 from lakemirror.api.tables import Mode, OwnColumn, groups_of
 from lakemirror.driver.codes import OWN_TOPICS, Op
+from lakemirror.driver.kept_property import kept_property
 from lakemirror.driver.orders import NO_ORDERS, Fact, Orders, kind_of
 from lakemirror.driver.parse import computed, condition
 from lakemirror.driver.parse.computed import Computed
@@ -120,19 +121,19 @@ class MirroredTable:
         self.has_view = False
         """Whether this run has created the view of the current rows, or has tried to."""
 
-    @cached_property
+    @kept_property
     def location(self) -> Location:
         """Where the mirror is, or is going to be."""
         assert self.settings.target is not None
         return locate(self.settings.target, self.name, groups_of(self.settings.source, str(self.name)))
 
-    @cached_property
+    @kept_property
     def mirror(self) -> Store:
         """The mirror as it was last read. Raises Refused for an impossible location."""
         check_location(self.settings.source, self.location)
         return self._open_store(self.spark, self.location)
 
-    @cached_property
+    @kept_property
     def tombstones(self) -> Tombstones:
         """The tombstones. Only for a mirror that exists."""
         return Tombstones(self.spark, self.mirror.facts(self.shard))
@@ -144,7 +145,7 @@ class MirroredTable:
         """
         if self.properties.get(TOMBSTONES_PROPERTY) != _YES or self.tombstones.exist:
             return False
-        del self.tombstones
+        self.__dict__.pop("tombstones", None)
         return not self.tombstones.exist
 
     def note_tombstones(self) -> None:

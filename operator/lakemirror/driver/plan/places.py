@@ -50,7 +50,8 @@ class Places:
         self._written: set[str] = set()
         self._renewed: set[str] = set()
         """The mirrors that are read again or reloaded, which brings their tombstones again."""
-        self._lock = Lock()
+        self._locks: dict[str, Lock] = {}
+        """By target. Shards share a mirror, of which one is looked at after the other."""
 
     def look(self, table: MirroredTable) -> str | None:
         """Look at a mirror. Returns why its table has to be held, or None.
@@ -58,7 +59,7 @@ class Places:
         Changes by hand are remembered as drift.
         """
         target = canonical(str(table.location))
-        with self._lock:
+        with self._locks.setdefault(target, Lock()):
             place = self._places.setdefault(target, _Place())
             newest = _version(table)
             if target not in self._written and {table.settings.source, str(table.name)} & self._anew:
@@ -96,7 +97,7 @@ class Places:
         long time.
         """
         target = canonical(str(table.location))
-        with self._lock:
+        with self._locks.setdefault(target, Lock()):
             place = self._places.setdefault(target, _Place())
             self._written.add(target)
             place.after = done.version

@@ -186,9 +186,9 @@ class Schemas:
         for name in existing.keys() & inferred.keys() - table.declared.keys():
             types[name] = grown(existing[name], inferred[name] or existing[name])
         for number, where in enumerate(objects):
-            name, shown = where.path[0], of_members(row[f"members_{number}"], where)
-            if shown is not None and name not in table.declared:
-                types[name] = grown(types[name], shown)
+            name, found = where.path[0], of_members(row[f"members_{number}"], where)
+            if found is not None and name not in table.declared:
+                types[name] = grown(types[name], found)
         return _Told(types, _keys(row))
 
 

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeVar
 from delta import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from lakemirror.driver.parse.order import WITHOUT_ROW
 from lakemirror.driver.read.base import RAW, Batch
@@ -293,7 +293,9 @@ def _ensure(spark: SparkSession, checkpoint: str) -> None:
     """Create the table, or add missing columns to it."""
     where = path(checkpoint)
     if not delta.is_table(spark, where):
-        creation.create(spark, where, StructType.fromDDL(COLUMNS), delta.SELDOM_READ, partitions=_PARTITIONS)
+        columns = DataType.fromDDL(COLUMNS)
+        assert isinstance(columns, StructType)
+        creation.create(spark, where, columns, delta.SELDOM_READ, partitions=_PARTITIONS)
     elif "scope" not in spark.read.format("delta").load(where).columns:
         spark.sql(f"ALTER TABLE delta.{delta.quoted(where)} ADD COLUMNS (scope STRING)")
 

@@ -437,8 +437,9 @@ class Mirror:
 @cache
 def _metadata_fields(mode: str | None) -> list[StructField]:
     kinds = ", ".join(f"{name} {kind}" for name, kind in metadata_of(mode).items())
-    found = StructType.fromDDL(kinds).fields
-    return [_field(each.name, each.dataType, COMMENTS.get(each.name)) for each in found]
+    found = DataType.fromDDL(kinds)
+    assert isinstance(found, StructType)
+    return [_field(each.name, each.dataType, COMMENTS.get(each.name)) for each in found.fields]
 
 
 def _field(name: str, kind: DataType, comment: str | None) -> StructField:

@@ -118,9 +118,36 @@ class Tombstones:
 
     def __init__(self, spark: SparkSession, facts: Facts) -> None:
         self._spark, self._facts = spark, facts
-        self.apart, self.exist = facts.apart, facts.exist
+        self.apart = facts.apart
+        self._exist: bool | None = None
+        self._summary: Summary | None = None
+
+    @property
+    def exist(self) -> bool:
         """Whether there is a place that holds facts, even if there are none any more."""
-        self.summary = self._summarise()
+        if self._exist is None:
+            self._exist = self._facts.exist
+        return self._exist
+
+    @exist.setter
+    def exist(self, exist: bool) -> None:
+        self._exist = exist
+
+    @property
+    def is_summarised(self) -> bool:
+        """Whether the summary is known. Otherwise, all facts are read for it."""
+        return self._summary is not None
+
+    @property
+    def summary(self) -> Summary:
+        """The summary of all facts."""
+        if self._summary is None:
+            self._summary = self._summarise() if self.exist else Summary()
+        return self._summary
+
+    @summary.setter
+    def summary(self, summary: Summary) -> None:
+        self._summary = summary
 
     def frame(self) -> DataFrame:
         """Return all facts, with the columns of `TYPES`."""
@@ -209,8 +236,6 @@ class Tombstones:
         return int(found[0])
 
     def _summarise(self) -> Summary:
-        if not self.exist:
-            return Summary()
         kind = F.col("kind")
         row = (
             self.frame()
@@ -227,12 +252,13 @@ class Tombstones:
             .first()
         )
         assert row is not None
-        oldest, latest = _moment(row[5]), _moment(row[7])
+        oldest, latest = moment(row[5]), moment(row[7])
         seqs = as_bytes(row[1]), as_bytes(row[2])
         return Summary(row[0], *seqs, row[3], as_bytes(row[4]), oldest, bool(row[6]), latest)
 
 
-def _moment(micros: int | None) -> datetime | None:
+def moment(micros: int | None) -> datetime | None:
+    """Return the time so many microseconds after 1970."""
     return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
 
 

@@ -281,7 +281,38 @@ class CommitInfo:
         return {"commitInfo": told}
 
 
-Action = Add | Remove | ChangeFile | Transaction | Domain | Metadata | Protocol | CommitInfo
+@dataclass(frozen=True)
+class Creation:
+    """The commit that creates an empty table. ``id`` tells it from all others."""
+
+    id: str
+    metadata: Metadata
+    now: int
+
+    @property
+    def action(self) -> dict[str, Any]:
+        """The commit as one of Delta's own operations (``DeltaOperations.CreateTable``)."""
+        parameters = {
+            "partitionBy": json.dumps(list(self.metadata.partitions)),
+            "clusterBy": "[]",
+            **_given(description=self.metadata.given.get("description")),
+            "isManaged": "false",
+            "properties": json.dumps(self.metadata.properties),
+        }
+        told = {
+            "timestamp": self.now,
+            "operation": "CREATE TABLE",
+            "operationParameters": parameters,
+            "isolationLevel": "Serializable",
+            "isBlindAppend": True,
+            "operationMetrics": {},
+            "engineInfo": "Lakemirror",
+            "txnId": self.id,
+        }
+        return {"commitInfo": told}
+
+
+Action = Add | Remove | ChangeFile | Transaction | Domain | Metadata | Protocol | CommitInfo | Creation
 
 
 def line(action: Action) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from lakemirror.driver import faults
-from lakemirror.driver.writer.actions import Action, CommitInfo, line
+from lakemirror.driver.writer.actions import Action, CommitInfo, Creation, line
 
 LOG: Final = "_delta_log"
 
@@ -107,7 +107,7 @@ def prefix_of(version: int) -> str:
     return f"{version:020d}."
 
 
-def text_of(info: CommitInfo, actions: Iterable[Action]) -> bytes:
+def text_of(info: CommitInfo | Creation, actions: Iterable[Action]) -> bytes:
     """Return an entry. Information about the commit comes first (PROTOCOL.md, In-Commit Timestamps)."""
     return "".join(f"{line(each)}\n" for each in (info, *actions)).encode()
 
@@ -122,7 +122,7 @@ def known(log: LogStore, version: int) -> Known | None:
     return None if stamp is None else Known(version, stamp)
 
 
-def begin(log: LogStore, info: CommitInfo, actions: Iterable[Action]) -> None:
+def begin(log: LogStore, info: CommitInfo | Creation, actions: Iterable[Action]) -> None:
     """Make a table with these actions, unless it exists. The folder that it is in has to exist.
 
     Raises the store's error if it is not known whether the table will appear.
