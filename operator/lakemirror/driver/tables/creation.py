@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from lakemirror.driver.checkpoint.storage import file_system
-from lakemirror.driver.java import java_class
+from lakemirror.driver.java import delta_log, java_class
 from lakemirror.driver.raised import LakemirrorError
-from lakemirror.driver.tables.delta import clear_unfinished, log_of
+from lakemirror.driver.tables.delta import clear_unfinished
 from lakemirror.driver.writer import checksum, entry, exact_json
 from lakemirror.driver.writer.actions import Action, Creation, Metadata, Protocol
 from lakemirror.driver.writer.features import what_may_be_written
@@ -51,7 +51,7 @@ def create(
     files. Raises FolderNotEmpty, and Delta's error if somebody else creates the table at the same time.
     """
     clear_unfinished(spark, path)
-    transaction = log_of(spark, path).startTransaction()
+    transaction = delta_log(spark, path).startTransaction()
     if transaction.readVersion() >= 0:
         return
     files, folder = file_system(spark, path)

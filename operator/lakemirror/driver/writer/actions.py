@@ -306,7 +306,6 @@ class Creation:
             "isolationLevel": "Serializable",
             "isBlindAppend": True,
             "operationMetrics": {},
-            "engineInfo": "Lakemirror",
             "txnId": self.id,
         }
         return {"commitInfo": told}
