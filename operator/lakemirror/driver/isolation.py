@@ -157,20 +157,22 @@ class PipelineTables:
         One aggregation reads them for all tables. If it fails, each table reads its own.
         """
 
-        def reads_values(name: TableName) -> bool:
-            found = self.attempted(name, lambda: self[name].reads_values(seen.tables[name]))
-            return found is True
-
-        names = [name for name in seen.tables if name not in self._unread and reads_values(name)]
-        if len(names) < _FEWEST_TOGETHER:
-            return {}
         try:
-            return shown_by_values(events, names)
+            names = [name for name in seen.tables if self._reads_values(name, seen)]
+            return shown_by_values(events, names) if len(names) >= _FEWEST_TOGETHER else {}
         except Exception as error:
             if stops_pipeline(error, self._session) or is_lost(error):
                 raise
             log.debug("each table reads its own values: %s", cause_of(error))
             return {}
+
+    def _reads_values(self, name: TableName, seen: Overview) -> bool:
+        if name in self._unread:
+            return False
+        try:
+            return self[name].reads_values(seen.tables[name])
+        except Refused:  # as `decide` is going to say
+            return False
 
     def decide(
         self,
