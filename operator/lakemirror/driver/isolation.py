@@ -156,7 +156,6 @@ class PipelineTables:
 
         One aggregation reads them for all tables. If it fails, each table reads its own.
         """
-
         try:
             names = [name for name in seen.tables if self._reads_values(name, seen)]
             return shown_by_values(events, names) if len(names) >= _FEWEST_TOGETHER else {}
