@@ -75,8 +75,7 @@ class Ours:
         self._wait()
 
     def restart(self, batch: Path) -> None:
-        """Stop, and start again with one more batch."""
-        self.close()
+        """Start again with one more batch, after `close`."""
         self._prepare()
         self._offer(batch)
         self._runner.start()

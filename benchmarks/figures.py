@@ -92,6 +92,7 @@ def _tables(figures: Mapping[str, Any]) -> Figures:
         tables = lane["load"]["tables"]
         name = f"{tables} with filters" if lane["load"]["filter"] else f"{tables}"
         yield from ((f"{name}/{what}", value) for what, value in _lane(lane))
+        yield from ((f"{name}/{what}", lane[what]) for what in ("first", "restarted") if lane.get(what))
         yield f"{name}/seconds of each", median(lane) / tables
         yield f"{name}/cpu of each in ms", 1000 * median(lane, "cpu") / tables
         for what in ("seconds", "cpu"):

@@ -112,6 +112,7 @@ def race(spark: SparkSession, starters: Sequence[Lane], *, restart: bool = False
                 _take_turn(spark, starters[(number + turn) % len(starters)], number)
         for lane in starters if restart else ():
             assert isinstance(lane.contender, Ours)
+            lane.contender.close()
             lane.restarted = _seconds(partial(lane.contender.restart, lane.files.batches[-1]))
         for lane in starters:
             _check(spark, lane)

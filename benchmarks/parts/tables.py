@@ -68,3 +68,7 @@ def _first_and_restart(lanes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def plots(figures: dict[str, Any]) -> dict[str, str]:
     """Return no plots."""
     return {}
+
+
+def _told(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.1f}"

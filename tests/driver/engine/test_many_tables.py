@@ -11,10 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.java import java_class
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.schemas import Schemas
 from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.tables.tombstones import Tombstones
+from lakemirror.driver.write import target
+from lakemirror.driver.write.target import DELTA
 from tests.support import engines
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
@@ -82,6 +85,29 @@ def test_tables_whose_values_cannot_be_read_together_read_their_own(
     assert mirroring.run(spark).counts.applied == 3
     rows = at(spark, mirroring.path("demo", "public", "c")).collect()
     assert [(row["id"], row["v"]) for row in rows] == [(1, 1.5)]
+
+
+def test_the_rows_of_mirrors_are_counted_without_a_job(
+    in_columns: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits in columns have no checksum files, which tell Delta how many rows there are."""
+    spark, shop, of = in_columns, Shop(), TABLES["a"]
+    created = [record for id in range(5) for record in shop.create(of, id=id, v=1)]
+    mirroring = Mirroring(tmp_path).deliver([created, shop.delete(of, id=3)])
+
+    def counted(self: object) -> int:
+        raise AssertionError("Spark counted")
+
+    monkeypatch.setattr(type(spark.range(1)), "count", counted)
+    assert mirroring.run(spark).tables["demo.public.a"].rows == 4
+    monkeypatch.undo()
+    mirror = mirroring.path("demo", "public", "a")
+    spark.sql(f"ALTER TABLE delta.`{mirror}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
+    spark.sql(f"DELETE FROM delta.`{mirror}` WHERE id = 1")
+    for each in Path(mirror, "_delta_log").glob("*.crc"):
+        each.unlink()
+    java_class(spark, "org.apache.spark.sql.delta.DeltaLog").clearCache()
+    assert DELTA.count(spark, mirror) == target._rows_in_log(spark, mirror) == 3
 
 
 def test_a_batch_that_is_there_already_is_not_applied_again(

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.api.report import NONE, Counts
 from lakemirror.driver.errors import LakemirrorError, cause_of
+from lakemirror.driver.parallel import side_by_side
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.write.target import DELTA, TargetKind
@@ -48,7 +49,9 @@ def with_rows(
     session: SparkSession, tables: Mapping[str, TableResult], kind: TargetKind = DELTA
 ) -> dict[str, TableResult]:
     """Return the results by source table, in order, with the current number of rows in the mirrors."""
-    return {name: _with_rows(session, table, kind) for name, table in sorted(tables.items())}
+    names = sorted(tables)
+    counted = side_by_side(lambda name: _with_rows(session, tables[name], kind), names)
+    return dict(zip(names, counted, strict=True))
 
 
 def _with_rows(session: SparkSession, table: TableResult, kind: TargetKind) -> TableResult:

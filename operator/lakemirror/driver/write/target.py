@@ -14,6 +14,10 @@ from lakemirror.driver.tables.store import Store
 from lakemirror.driver.write.log import append, rows_of
 from lakemirror.driver.write.writer import Writers
 from lakemirror.driver.write.writers import DeltaWriters
+from lakemirror.driver.writer import log_state
+from lakemirror.driver.writer.java_store import DeltaLogStore
+from lakemirror.driver.writer.log_files import Damaged
+from lakemirror.driver.writer.log_state import NotPlain
 
 
 class TargetKind(Protocol):
@@ -50,11 +54,29 @@ class DeltaTarget:
 
     def count(self, spark: SparkSession, target: str) -> int:
         stored = "/" in target
-        told = rows_of(delta.snapshot(spark, target)) if stored else None
-        if told is not None:
-            return told
+        if stored:
+            told = rows_of(delta.snapshot(spark, target))
+            if told is None:
+                told = _rows_in_log(spark, target)
+            if told is not None:
+                return told
         frame = spark.read.format("delta").load(target) if stored else spark.table(Location(name=target).sql)
         return frame.count()
+
+
+def _rows_in_log(spark: SparkSession, target: str) -> int | None:
+    """Return how many rows a table has, as the statistics in its log say, or None if they do not.
+
+    Commits without a checksum file say so only here. Spark would need a job or two for each table.
+    """
+    try:
+        state = log_state.read(DeltaLogStore(spark, target))
+    except (NotPlain, Damaged):
+        return None
+    files = [] if state is None else list(state.snapshot.files.values())
+    rows = [each.rows for each in files if each.rows is not None]
+    hidden = sum(each.vector.rows for each in files if each.vector is not None)
+    return None if state is None or len(rows) < len(files) else sum(rows) - hidden
 
 
 DELTA = DeltaTarget()
