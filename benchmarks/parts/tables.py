@@ -21,9 +21,8 @@ _ROWS = 200_000
 def run(options: Options) -> dict[str, Any]:
     """Apply as many events to as many rows, in one table and in many, with filters and without."""
     many = options.tables or (4 if options.quick else 100)
-    one = Load(
-        options.rows_or(_ROWS), options.batch_or(100_000), options.batches_or(10) + 1
-    )  # the last one after a restart
+    batches = options.batches_or(10) + 1  # the last one after a restart
+    one = Load(options.rows_or(_ROWS), options.batch_or(100_000), batches)
     loads = {
         "1 table": one,
         f"{many} tables": replace(one, tables=many),
@@ -68,7 +67,3 @@ def _first_and_restart(lanes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def plots(figures: dict[str, Any]) -> dict[str, str]:
     """Return no plots."""
     return {}
-
-
-def _told(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.1f}"
