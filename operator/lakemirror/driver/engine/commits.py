@@ -187,15 +187,8 @@ def new_tombstones(now: int) -> Sequence[Action]:
         {"name": name, "type": _IN_SCHEMAS.get(kind, kind), "nullable": True, "metadata": {}}
         for name, kind in TYPES.items()
     ]
-    metadata = {
-        "id": str(uuid.uuid4()),
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps({"type": "struct", "fields": fields}),
-        "partitionColumns": [],
-        "configuration": dict(SELDOM_READ),
-        "createdTime": now,
-    }
-    return Protocol(1, 2), Metadata(metadata)
+    schema = json.dumps({"type": "struct", "fields": fields})
+    return Protocol(1, 2), Metadata.new(schema, SELDOM_READ, now)
 
 
 def commit_rows(

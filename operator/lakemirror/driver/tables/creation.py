@@ -59,8 +59,9 @@ def create(
         raise FolderNotEmpty(
             f"{path} is not empty, and is not a Delta table: choose another target, or remove what is there"
         )
-    given = _parsed(spark, _metadata(schema, properties, partitions, comment))
-    transaction.updateMetadataForNewTable(given)
+    told = Metadata.new(schema.json(), properties, time.time_ns() // 1_000_000, partitions).given
+    described = told if comment is None else {**told, "description": comment}
+    transaction.updateMetadataForNewTable(_parsed(spark, described))
     protocol = Protocol.parse(_members(transaction.protocol(), "protocol"))
     metadata = Metadata(_members(transaction.metadata(), "metaData"))
     if what_may_be_written(protocol, metadata) is None:
@@ -84,21 +85,6 @@ def _commit(spark: SparkSession, transaction: Any) -> None:
     operation = java_class(spark, f"{_DELTA}.DeltaOperations$CreateTable")
     no_actions = getattr(java_class(spark, "scala.collection.immutable.Nil$"), "MODULE$")
     transaction.commit(no_actions, operation(transaction.metadata(), False, False, nothing))
-
-
-def _metadata(
-    schema: StructType, properties: Mapping[str, str], partitions: Sequence[str], comment: str | None
-) -> Mapping[str, Any]:
-    """Return the metadata of a new table (PROTOCOL.md, Change Metadata)."""
-    told = {
-        "id": str(uuid.uuid4()),
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema.json(),
-        "partitionColumns": list(partitions),
-        "configuration": dict(properties),
-        "createdTime": time.time_ns() // 1_000_000,
-    }
-    return told if comment is None else {**told, "description": comment}
 
 
 def _parsed(spark: SparkSession, metadata: Mapping[str, Any]) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -180,6 +181,22 @@ class Metadata:
     """A table's schema, partition columns and properties. ``given`` is the object in the log."""
 
     given: Mapping[str, Any]
+
+    @classmethod
+    def new(
+        cls, schema: str, properties: Mapping[str, str], now: int, partitions: Sequence[str] = ()
+    ) -> Metadata:
+        """Return the metadata of a new table, made at ``now`` (ms since 1970). ``schema`` is its JSON."""
+        return cls(
+            {
+                "id": str(uuid.uuid4()),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": schema,
+                "partitionColumns": list(partitions),
+                "configuration": dict(properties),
+                "createdTime": now,
+            }
+        )
 
     @property
     def id(self) -> str:
