@@ -365,6 +365,26 @@ def test_a_table_that_could_not_be_applied_is_planned_for_spark_the_next_time(
     assert not applying.can_apply(about, plan, 1)
 
 
+def test_a_closer_look_at_positions_lasts_until_none_fall_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beyond a batch that Spark has planned: where changes come late, each batch has some."""
+    known = believed_table(tmp_path, newest=None)
+    name, topic = known.believed.name, "demo.public.items"
+    applying = Engine(cast(Any, None), "lakemirror/test", Ordering())
+    monkeypatch.setattr(applying, "_closer", {name: False})
+    found = JobResult({topic: first_stage(put(20), known.believed)}, {0: [Done()]})
+
+    def sort(verdict: Verdict) -> bool:
+        applying._sorted(found, [known], [known.believed], lambda _: verdict)
+        return applying._closer[name]
+
+    assert sort(Verdict({name: Reason("positions fall back", falls_back=True)}))
+    assert sort(Verdict({}))  # the same batch, once it is planned
+    assert sort(Verdict({}, fell=frozenset({name})))
+    assert not sort(Verdict({}, fell=frozenset()))
+
+
 def test_a_process_keeps_one_decoder_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[Any, Any] = {}
     monkeypatch.setattr(blocks, "_DECODERS", kept)

@@ -516,7 +516,8 @@ class Engine:
                 discard(each.rows.files, done)
                 continue
             topics.add(table.topic)
-            self._closer[table.name] = table.name in verdict.fell  # all changes one by one are many
+            if verdict.fell is not None:
+                self._closer[table.name] = table.name in verdict.fell  # all changes one by one are many
             each.changes = report.seen.records
             if report.seen.records:
                 self._stored[each.rows.folder] = each.rows.files, done

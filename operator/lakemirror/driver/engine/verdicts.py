@@ -42,12 +42,13 @@ class Reason(NamedTuple):
 class Verdict:
     """The tables that are left for Spark, and what to remember of the streams of all others.
 
-    ``fell`` are those of the others whose positions had to be looked at one by one.
+    ``fell`` are those of the others whose positions had to be looked at one by one; None if Spark has judged
+    all positions.
     """
 
     left: Mapping[TableName, Reason]
     memory: Memory = field(default_factory=dict)
-    fell: frozenset[TableName] = frozenset()
+    fell: frozenset[TableName] | None = None
 
 
 def judge(candidates: Sequence[Candidate], memory: Memory, ordering: Ordering) -> Verdict:
