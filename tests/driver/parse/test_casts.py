@@ -41,6 +41,7 @@ from lakemirror.driver.parse.values.connect import Field
 from lakemirror.driver.parse.values.texts import DEBEZIUM, MAXWELL, UNKNOWN
 from lakemirror.driver.parse.values.untyped import codec_of_type
 from lakemirror.driver.rules.schemas import PHYSICAL
+from lakemirror.driver.rules.types import MOST_BITS
 
 DRIVER = Path(shapes.__file__).parent
 SEARCHED = ("parse", "read", "verify/values.py", "sequence.py", "orders.py", "times.py")
@@ -219,7 +220,7 @@ def test_pairs_and_extremes(spark: SparkSession) -> None:
         temporal.clock(lowest, temporal.MICROS).alias("clock"),
         codecs.VariableScale().parts(pair).value.alias("pair"),
         codecs.Bits(9).parts(F.lit(b"\5")).value.alias("bits"),
-        codecs.Bits(None).parts(F.lit(bytes(codecs.MOST_BITS // 8 + 1))).misfit.alias("many"),
+        codecs.Bits(None).parts(F.lit(bytes(MOST_BITS // 8 + 1))).misfit.alias("many"),
         codec_of_type(deep, MAXWELL).decode(lists, deep).value.alias("deep"),
     )
     assert row.collect()[0].asDict() == {

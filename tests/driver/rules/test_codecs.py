@@ -31,6 +31,7 @@ from lakemirror.driver.rules.kinds import (
 from lakemirror.driver.rules.members import Repeated
 from lakemirror.driver.rules.schemas import PADDED, field_of
 from lakemirror.driver.rules.types import (
+    MOST_BITS,
     UNAVAILABLE,
     Bits,
     Placeholder,
@@ -262,6 +263,15 @@ VARIABLE = {"type": "struct", "name": DATA + "VariableScaleDecimal", "fields": [
             None,
             Read("00000101"),
         ),
+        (
+            {
+                "type": "array",
+                "items": {"type": "bytes", "name": DATA + "Bits", "parameters": {"length": "3"}},
+            },
+            ["BQ==", "/w=="],
+            None,
+            Read(["101", None], is_misfit=True),
+        ),
         # values made of others
         ({"type": "array", "items": {"type": "int32"}}, [1, None], None, Read([1, None])),
         ({"type": "array", "items": {"type": "int32"}}, [1], Arrays(STRING), Read(["1"])),
@@ -490,6 +500,20 @@ def test_json_that_stands_where_a_text_should_is_spelled_as_json() -> None:
 
 def test_the_length_of_bits_is_that_of_their_column() -> None:
     assert Bits(10).text(b"\1") == "0000000001"
-    assert Bits(2).text(b"\xff") == "11"
+    assert Bits(2).text(b"\3\0") == "11"
+    assert Bits(0).text(b"\0") == ""
+
+
+@pytest.mark.parametrize(
+    ("length", "octets"),
+    [(2, b"\7"), (3, b"\xff"), (8, b"\0\1"), (0, b"\1"), (None, bytes(MOST_BITS // 8 + 1)), (3, OCTETS)],
+)
+def test_a_value_with_more_bits_than_its_column_is_none(length: int | None, octets: bytes) -> None:
+    """Nobody can tell which of them are the value: it may be the placeholder of another connector."""
+    assert Bits(length).read(octets) == MISFIT
+    assert Bits(length).read_as(octets, STRING) == MISFIT
+
+
+def test_the_type_of_a_column_is_known() -> None:
     assert codec_of(field_of({"type": "boolean", "field": "v"})).kind == BOOLEAN
     assert codec_of(field_of({"type": "float", "field": "v"})).kind == FLOAT

@@ -62,7 +62,9 @@ class Field:
         try:
             return int(text)
         except ValueError as error:
-            raise SchemaError(f"column {self.name!r}: parameter {name} is {text!r}, not a number") from error
+            raise SchemaError(
+                f"column {self.name!r}: parameter {name} is {str(text)[:80]!r}, not a number"
+            ) from error
 
 
 def fields_of_envelope(document: Any) -> list[Field]:

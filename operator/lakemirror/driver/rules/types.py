@@ -55,6 +55,9 @@ UNAVAILABLE: Final = "__debezium_unavailable_value"
 _ANY_LENGTH: Final = 2**31 - 1
 """The length that Debezium gives PostgreSQL's bit varying."""
 
+MOST_BITS: Final = 1_000_000
+"""The largest number of bits in a value. A text has a character for each of them."""
+
 
 @dataclass(frozen=True)
 class Placeholder:
@@ -488,7 +491,10 @@ class NanoDuration(Integer):
 
 
 class Bits(Octets):
-    """Bits as little-endian bytes, kept as text of 0 and 1 of the column's length (None: whole bytes)."""
+    """Bits as little-endian bytes, kept as text of 0 and 1 of the column's length (None: whole bytes).
+
+    A value that has more bits than its column, or than `MOST_BITS`, is none of the column.
+    """
 
     kind = STRING
 
@@ -496,13 +502,17 @@ class Bits(Octets):
         self._length = length
 
     def read(self, value: Any) -> Value | Read:
-        return self.text(value)
+        text = self.text(value)
+        return MISFIT if text is None else text
 
     def text(self, value: Any) -> str | None:
+        if len(value) > MOST_BITS // 8:
+            return None
         bits = "".join(f"{each:08b}" for each in reversed(value))
         if self._length is None:
             return bits
-        return bits.lstrip("0").rjust(self._length, "0")[: self._length]
+        bits = bits.lstrip("0")
+        return None if len(bits) > self._length else bits.rjust(self._length, "0")
 
 
 class Array(Codec):
@@ -711,7 +721,10 @@ _AS_THEY_ARE: Final = (
 
 
 def _decimal(field: Field) -> Codec:
-    scale, precision = field.parameter("scale", 0), field.parameter("connect.decimal.precision", 0)
+    scale = field.parameter("scale", 0)
+    if not -numbers.MAX_SCALE <= scale <= numbers.MAX_SCALE:
+        raise SchemaError(f"column {field.name!r}: its scale is beyond {numbers.MAX_SCALE:,} digits")
+    precision = field.parameter("connect.decimal.precision", 0)
     if not 0 <= scale <= MAX_DIGITS:
         return DecimalText(scale)
     padded = PADDED in field.parameters
@@ -722,6 +735,8 @@ def _decimal(field: Field) -> Codec:
 
 def _bits(field: Field) -> Codec:
     length = field.parameter("length", _ANY_LENGTH)
+    if length != _ANY_LENGTH and not 0 <= length <= MOST_BITS:
+        raise SchemaError(f"column {field.name!r}: its length is not one of 0 to {MOST_BITS:,} bits")
     return Bits(None if length == _ANY_LENGTH else length)
 
 

@@ -353,7 +353,14 @@ CASES: list[tuple[Field, DataType | None, list[tuple[Any, dict[str, Any]]]]] = [
     (
         field("bytes", DATA + "Bits", parameters={"length": "8"}),
         None,
-        [("qg==", fine("10101010")), ("", fine("00000000"))],
+        [
+            ("qg==", fine("10101010")),
+            ("", fine("00000000")),
+            ("qgA=", fine("10101010")),
+            ("qgE=", MISFIT),
+            (b64(MARK.encode()), GAP),
+            (b64(b"another placeholder"), MISFIT),
+        ],
     ),
     (
         field("bytes", DATA + "Bits", parameters={"length": "12"}),

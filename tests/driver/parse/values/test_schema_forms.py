@@ -19,6 +19,8 @@ from lakemirror.driver.parse.values.connect import (
     parse_key,
 )
 from lakemirror.driver.parse.values.decode import RowDecoder, columns_of
+from lakemirror.driver.rules import schemas as rules_schemas
+from lakemirror.driver.rules import types as rules
 from lakemirror.driver.rules.inference import kind_of, shape_of
 from lakemirror.driver.rules.schemas import SchemaError
 
@@ -238,9 +240,12 @@ def test_a_schema_of_connect_is_refused_whole(name: str) -> None:
 def test_what_a_type_needs_is_looked_at_before_a_plan_has_it(
     name: str, parameters: dict[str, str], said: str
 ) -> None:
-    text = json.dumps(struct(column(type="bytes", name=name, parameters=parameters)))
-    with pytest.raises(SchemaError, match=said):
-        columns_of(text, parse_key)
+    document = struct(column(type="bytes", name=name, parameters=parameters))
+    with pytest.raises(SchemaError, match=said) as refused:
+        columns_of(json.dumps(document), parse_key)
+    with pytest.raises(SchemaError) as found:
+        rules.codec_of(rules_schemas.fields_of_struct(document)[0])
+    assert str(found.value) in str(refused.value)
 
 
 def test_what_is_nested_deeply_without_a_schema_is_text() -> None:

@@ -34,14 +34,13 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.parse.values import decimals, temporal
-from lakemirror.driver.parse.values.expressions import either, floor_div, null, unless
+from lakemirror.driver.parse.values.expressions import either, floor_div, let, null, unless
 from lakemirror.driver.parse.values.fit import Parts, fit
 from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.parse.values.temporal import MICROS, Unit
+from lakemirror.driver.rules.types import MOST_BITS
 
 _CORRUPT: Final = "_corrupt"
-MOST_BITS: Final = 1_000_000
-"""The largest number of bits in a value. A text has a character for each of them."""
 
 
 class Codec:
@@ -350,7 +349,10 @@ class NanoDuration(Codec):
 
 @dataclass(frozen=True)
 class Bits(Codec):
-    """Bits as little-endian bytes, kept as text of 0 and 1 of the column's length (None: whole bytes)."""
+    """Bits as little-endian bytes, kept as text of 0 and 1 of the column's length (None: whole bytes).
+
+    A value that has more bits than its column, or than `MOST_BITS`, is none of the column.
+    """
 
     length: int | None
     wire = BinaryType()
@@ -371,7 +373,11 @@ class Bits(Codec):
         bits = F.when(some, F.array_join(octets, "")).when(size == 0, "")
         if self.length is None:
             return bits
-        return F.lpad(F.ltrim(bits, F.lit("0")), self.length, "0")
+        length = self.length
+        return let(
+            F.ltrim(bits, F.lit("0")),
+            lambda some: F.when(F.length(some) <= length, F.lpad(some, length, "0")),
+        )
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         return value == F.lit(placeholder.octets)

@@ -16,6 +16,7 @@ from lakemirror.driver.parse.values.connect import Field
 from lakemirror.driver.parse.values.decimals import MAX_DIGITS, MAX_SCALE
 from lakemirror.driver.parse.values.temporal import MICROS, MILLIS, NANOS
 from lakemirror.driver.rules.schemas import PADDED, SchemaError
+from lakemirror.driver.rules.types import MOST_BITS
 
 _UNBOUNDED_BITS = 2**31 - 1  # the length that Debezium gives PostgreSQL's bit varying
 
@@ -59,8 +60,8 @@ def _decimal(field: Field) -> Codec:
 
 def _bits(field: Field) -> Codec:
     length = _parameter(field, "length", _UNBOUNDED_BITS)
-    if length != _UNBOUNDED_BITS and not 0 <= length <= codecs.MOST_BITS:
-        raise SchemaError(f"column {field.name!r}: its length is not one of 0 to {codecs.MOST_BITS:,} bits")
+    if length != _UNBOUNDED_BITS and not 0 <= length <= MOST_BITS:
+        raise SchemaError(f"column {field.name!r}: its length is not one of 0 to {MOST_BITS:,} bits")
     return codecs.Bits(None if length == _UNBOUNDED_BITS else length)
 
 
