@@ -26,6 +26,7 @@ from lakemirror.driver.columns import stored
 from lakemirror.driver.columns.decode import Decoder
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.fold import Bucket, Mirrored, fold
+from lakemirror.driver.columns.raw_records import RawRecords
 from lakemirror.driver.rules.envelopes.records import Record, TableName
 from lakemirror.driver.rules.row_keys import KeyOfTable
 from lakemirror.driver.rules.rows import Column
@@ -101,7 +102,7 @@ class Measured:
     def _stored(self, *, with_schemas: bool) -> pa.RecordBatch:
         """The rows that an earlier batch left: one for each key."""
         made = records_of(1, with_schemas=with_schemas)
-        changes = Decoder(self._facts).decode(block_of(made)).changes
+        changes = Decoder(self._facts).decode(RawRecords.of(block_of(made))).changes
         bucket = Bucket(changes, stored.of_rows({}, self._kinds, ["id"], soft=None), self._no_ends())
         return fold(bucket, self._mirrored()).rows
 
@@ -114,7 +115,7 @@ class Measured:
     def run(self) -> None:
         """Take each step once."""
         reader, decoder = rules.Reader(), Decoder(self._facts)
-        decoded = self._timed("decode", lambda: decoder.decode(self._block))
+        decoded = self._timed("decode", lambda: decoder.decode(RawRecords.of(self._block)))
         numbers = decoded.odd.tolist()
         odd: list[Event] = self._timed("odd", lambda: [reader.event(self._records[i]) for i in numbers])
         bucket = Bucket(decoded.changes, self._rows, self._no_ends(), odd)

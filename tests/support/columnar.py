@@ -17,6 +17,7 @@ from lakemirror.driver.columns.changes import key_of, none
 from lakemirror.driver.columns.decode import Decoded, Decoder
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.fold import OUTCOMES, Bucket, Folded, Mirrored, fold
+from lakemirror.driver.columns.raw_records import RawRecords
 from lakemirror.driver.rules.batch import Applied, Mirror, apply
 from lakemirror.driver.rules.envelopes.records import Bad, Record
 from lakemirror.driver.rules.orders import Truncated
@@ -132,7 +133,7 @@ class Beside:
         numbers: list[int] = []
         odd: list[int] = []
         for begin, end in blocks:
-            decoded = self.decoder.decode(block_of(records[begin:end]))
+            decoded = self.decoder.decode(RawRecords.of(block_of(records[begin:end])))
             parts.append(decoded.changes)
             numbers += [begin + int(each) for each in decoded.numbers]
             odd += [begin + int(each) for each in decoded.odd]
@@ -216,4 +217,4 @@ def cut(number: int, rnd: random.Random) -> list[tuple[int, int]]:
 
 def decoded(records: Sequence[Record], facts: Facts) -> Decoded:
     """What one block says."""
-    return Decoder(facts).decode(block_of(records))
+    return Decoder(facts).decode(RawRecords.of(block_of(records)))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lakemirror.driver.columns.changes import as_events
 from lakemirror.driver.columns.decode import Decoder
 from lakemirror.driver.columns.facts import Facts
+from lakemirror.driver.columns.raw_records import RawRecords
 from lakemirror.driver.rules import texts
 from lakemirror.driver.rules.envelopes.records import Record, TableName
 from lakemirror.driver.rules.kinds import (
@@ -74,7 +75,7 @@ def _record(key: str, row: str, number: int) -> Record:
 
 def agree(records: list[Record], facts: Facts) -> list[bool]:
     """Compare what is plain with the rules. Return for each record whether it is."""
-    decoded = Decoder(facts).decode(block_of(records))
+    decoded = Decoder(facts).decode(RawRecords.of(block_of(records)))
     kinds = {name: each.kind for name, each in facts.columns.items()}
     events = as_events(decoded.changes, kinds, list(facts.key.names)) if len(decoded.numbers) else []
     for number, event in zip(decoded.numbers, events, strict=True):

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from lakemirror.api.spark_settings import BY_SPARK, ENGINE
 from lakemirror.driver import batch, faults
 from lakemirror.driver.engine import engine, job
-from lakemirror.driver.read.base import Batch
+from lakemirror.driver.read.base import Batch, SavedLines
 from tests.support import engines
 from tests.support.agreement import DELETED_AT, by_rules, differences, targets_of
 from tests.support.delivery import Batches, cut, interleaved, parts, restarted
@@ -314,9 +314,9 @@ def test_a_batch_with_an_unusual_line_is_parsed_by_spark_and_applied_in_columns(
     mirroring = Mirroring(tmp_path).deliver([*batches[:3], cast(Any, unusual), *batches[4:]])
     jobs, run = list[bool](), job.run
 
-    def run_noted(*given: Any, are_lines: bool = False) -> job.JobResult:
-        jobs.append(are_lines)
-        return run(*given, are_lines=are_lines)
+    def run_noted(*given: Any) -> job.JobResult:
+        jobs.append(isinstance(given[-1], SavedLines))
+        return run(*given)
 
     monkeypatch.setattr(job, "run", run_noted)
     mirroring.run(columns)

@@ -24,6 +24,7 @@ from lakemirror.driver.codes import WITH_ROW
 from lakemirror.driver.columns import stored as in_columns
 from lakemirror.driver.columns.changes import as_events, none
 from lakemirror.driver.columns.fold import OUTCOMES, Bucket, Mirrored, fold
+from lakemirror.driver.columns.raw_records import RawRecords
 from lakemirror.driver.engine.believed import Believed, Filter
 from lakemirror.driver.engine.blocks import REPORT, SCHEMA, Dividing, Report, divided
 from lakemirror.driver.engine.filters import (
@@ -174,7 +175,7 @@ class BesideRules(Beside):
     ) -> Counter[tuple[Any, Outcome]]:
         parts, odd = [none(self.kinds)], list[Event]()
         for begin, end in cut(len(records), rnd):
-            decoded = self.decoder.decode(block_of(records[begin:end]))
+            decoded = self.decoder.decode(RawRecords.of(block_of(records[begin:end])))
             parts.append(decoded.changes)
             found = [read(records[begin + int(i)], self.facts) for i in decoded.odd]
             odd += [each for mine in found if isinstance(mine, list) for each in mine if not each.is_half]

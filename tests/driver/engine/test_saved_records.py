@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.driver.columns.raw_records import RawRecords, octets_of
 from lakemirror.driver.engine.blocks import RAW
 from lakemirror.driver.engine.saved_records import NotRecords, records_of
 from lakemirror.driver.read.files.records import read_lines, read_records
@@ -77,8 +77,13 @@ LEFT = {
 
 
 def read(lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    block = pa.RecordBatch.from_pydict({"line": pa.array(lines, pa.binary())})
-    return [row for each in records_of(iter([block])) for row in each.to_pylist()]
+    return [row for each in records_of([lines]) for row in rows_of(each)]
+
+
+def rows_of(records: RawRecords) -> list[dict[str, Any]]:
+    texts = zip(map(octets_of, records.keys), map(octets_of, records.values), strict=True)
+    rows = zip(records.columns.to_pylist(), texts, strict=True)
+    return [{**row, "key": key, "value": value} for row, (key, value) in rows]
 
 
 def by_spark(spark: SparkSession, lines: Sequence[bytes], folder: Path) -> list[dict[str, Any]]:

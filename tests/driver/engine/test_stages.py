@@ -23,6 +23,7 @@ import pytest
 from lakemirror.driver.columns import stored as in_columns
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.fold import Mirrored
+from lakemirror.driver.columns.raw_records import RawRecords
 from lakemirror.driver.engine import blocks, table_change
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import REPORT, Dividing, Report, divided
@@ -290,9 +291,9 @@ _ENDS = {
 }
 
 
-def _raw(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _raw(blocks: Iterable[pa.RecordBatch]) -> Iterator[RawRecords]:
     for each in blocks:
-        yield each.append_column("problem", pa.nulls(each.num_rows, pa.string()))
+        yield RawRecords.of(each.append_column("problem", pa.nulls(each.num_rows, pa.string())))
 
 
 def reports_in(blocks: Iterable[pa.RecordBatch]) -> list[Report]:

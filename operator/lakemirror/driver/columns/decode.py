@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 from lakemirror.driver.columns.changes import MOMENT, none, schema_of
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.masks import Indices, Mask, mask_of
-from lakemirror.driver.columns.payloads import Payloads, are_utf8, decoded
+from lakemirror.driver.columns.payloads import Payloads, Texts, decoded
 from lakemirror.driver.columns.places import Streams, Where, reading_of, times
+from lakemirror.driver.columns.raw_records import RawRecords, are_none, chosen
 from lakemirror.driver.columns.structs import envelope_struct, row_struct
 from lakemirror.driver.columns.wires import Wire, wire_of
 from lakemirror.driver.rules.positions import WIDTH
@@ -72,12 +73,9 @@ class Decoder:
         self._nothing = row(*[None] * len(members))
         self._values, self._keys = Payloads(facts.schema), Payloads(facts.key_schema)
 
-    def decode(self, block: pa.RecordBatch) -> Decoded:
-        """Return what the records of a block say.
-
-        A block has the columns topic, partition, offset, key and value, and headers if records have some.
-        """
-        is_tombstone = block.column("value").is_null().to_numpy(zero_copy_only=False)
+    def decode(self, block: RawRecords) -> Decoded:
+        """Return what the records of a block say."""
+        is_tombstone = are_none(block.values)
         plain = ~is_tombstone & _are_usual(block) & self._facts.are_plain
         with without_collecting():
             changes, numbers, streams = self._changes(block, np.flatnonzero(plain))
@@ -85,10 +83,10 @@ class Decoder:
         odd[numbers] = False
         return Decoded(changes, numbers, np.flatnonzero(is_tombstone), np.flatnonzero(odd), streams)
 
-    def _changes(self, block: pa.RecordBatch, numbers: Indices) -> tuple[pa.RecordBatch, Indices, Streams]:
+    def _changes(self, block: RawRecords, numbers: Indices) -> tuple[pa.RecordBatch, Indices, Streams]:
         if not len(numbers):
             return none(self._kinds), numbers, _NO_STREAMS
-        values, keys = (_texts(block.column(name), numbers) for name in ("value", "key"))
+        values, keys = (_some(texts, numbers) for texts in (block.values, block.keys))
         events = decoded(self._values.of(values), self._read_value)
         keyed = decoded(self._keys.of(keys), self._read_key)
         if None in events or None in keyed:
@@ -100,7 +98,7 @@ class Decoder:
         return self._columns(block, numbers, events, keyed)
 
     def _columns(
-        self, block: pa.RecordBatch, numbers: Indices, events: list[Any], keyed: list[Any]
+        self, block: RawRecords, numbers: Indices, events: list[Any], keyed: list[Any]
     ) -> tuple[pa.RecordBatch, Indices, Streams]:
         ops = pa.array(map(attrgetter("op"), events), pa.string())
         deletes = mask_of(pc.equal(ops, "d"))
@@ -160,28 +158,24 @@ def _is_unlike(key: pa.Array, column: pa.Array, deletes: Mask) -> Mask:
     return ~(alike | deletes) | mask_of(key.is_null())
 
 
-def _are_usual(block: pa.RecordBatch) -> Mask:
+def _are_usual(block: RawRecords) -> Mask:
     """Return which records are text with a key, were read from a topic, and have no headers of a move."""
-    there = [block.column(name).is_valid() for name in ("topic", "partition", "offset", "key")]
-    usual = mask_of(there[0])
-    for each in there[1:]:
-        usual = usual & mask_of(each)
+    usual = block.are_utf8 & ~are_none(block.keys)
+    for name in ("topic", "partition", "offset"):
+        usual &= mask_of(block.column(name).is_valid())
     partitions, offsets = block.column("partition"), block.column("offset")
     usual &= mask_of(pc.greater_equal(partitions, 0).fill_null(False))
     within = pc.and_(pc.greater_equal(offsets, 0), pc.less_equal(offsets, _LARGEST_OFFSET))
     usual &= mask_of(within.fill_null(False))
-    usual &= are_utf8(block.column("key")) & are_utf8(block.column("value"))
-    if "headers" in block.schema.names:
+    if "headers" in block.columns.schema.names:
         headers = block.column("headers")
         named = pc.is_in(headers.flatten().field("key"), value_set=_OF_A_MOVE)
         usual[pc.list_parent_indices(headers).filter(named).to_numpy()] = False
     return usual
 
 
-def _texts(column: pa.Array, numbers: Indices) -> list[bytes | None]:
-    chosen = column if len(numbers) == len(column) else column.take(pa.array(numbers))
-    texts: list[bytes | None] = chosen.to_pylist()
-    return texts
+def _some(texts: Texts, numbers: Indices) -> Texts:
+    return texts if len(numbers) == len(texts) else chosen(texts, numbers)
 
 
 def _numbers(column: pa.Array, numbers: Indices) -> Any:

@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from lakemirror.driver.codes import Op
 from lakemirror.driver.columns.changes import digest, key_of
 from lakemirror.driver.columns.facts import Facts
 from lakemirror.driver.columns.masks import Indices
+from lakemirror.driver.columns.raw_records import RawRecords, octets_of
 from lakemirror.driver.rules.envelopes import debezium
 from lakemirror.driver.rules.envelopes.records import Bad, Change, NoRowChange, Record, Truncate
 from lakemirror.driver.rules.orders import Truncated
@@ -80,12 +79,13 @@ def _has_other_key(key: Mapping[str, Any] | None, facts: Facts) -> bool:
     return key.keys() != {each.source for each in facts.key.columns.values()}
 
 
-def records_in(block: pa.RecordBatch, numbers: Indices) -> Iterator[Record]:
+def records_in(block: RawRecords, numbers: Indices) -> Iterator[Record]:
     """Yield some of the raw records of a block."""
-    for each in block.take(pa.array(numbers)).to_pylist():
+    some = block.take(numbers)
+    for each, key, value in zip(some.columns.to_pylist(), some.keys, some.values, strict=True):
         headers = tuple((header["key"], header["value"]) for header in each.get("headers") or ())
         origin = Origin(each["topic"], each["partition"], each["offset"])
-        yield Record(each["value"], each["key"], headers, origin)
+        yield Record(octets_of(value), octets_of(key), headers, origin)
 
 
 def _change(record: Record, change: Change, facts: Facts, unrepresentable: Unrepresentable) -> OddRecord:

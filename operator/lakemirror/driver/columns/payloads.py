@@ -8,7 +8,7 @@ length.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,13 +19,22 @@ import pyarrow as pa
 from lakemirror.driver.rules.envelopes.records import CHARACTERS, LEVELS, Document
 from lakemirror.driver.rules.untyped import loads
 
+Text = bytes | str
+Texts = Sequence[Text | None]
+"""JSON texts of records, of one type; None where there is none, or where the rules read it.
+
+A ``str`` is valid UTF-8.
+"""
+
 _MARK: Final = b',"payload":'
 _WRAPPED: Final = b'{"schema":{'
-_LONG_NUMBER: Final = re.compile(rb"\d{4001}")
+_LONG_NUMBER: Final[Mapping[type, re.Pattern[Any]]] = {
+    bytes: re.compile(rb"[0-9]{4001}"),
+    str: re.compile("[0-9]{4001}"),
+}
 """Python reads no whole number of more than 4,300 digits."""
-
-Texts = list[bytes | None]
-"""JSON texts of records, None for those that the rules read."""
+_OPENING: Final[Mapping[type, tuple[Any, Any]]] = {bytes: (b"{", b"["), str: ("{", "[")}
+_CLOSING: Final[Mapping[type, Any]] = {bytes: b"}", str: "}"}
 
 
 class Payloads:
@@ -36,69 +45,68 @@ class Payloads:
 
     def __init__(self, schema: Document | None) -> None:
         self._schema = schema
-        self._head = b""
+        self._heads: dict[type, Any] = {}
+        """What is before the payload, as octets and as a text."""
 
-    def of(self, texts: Sequence[bytes | None]) -> Texts:
+    def of(self, texts: Texts) -> Texts:
         """Return the payload of each document; None where the schema is another one, or the limits are."""
-        found = list(texts) if self._schema is None else [self._payload(each) for each in texts]
+        found = texts if self._schema is None else [self._payload(each) for each in texts]
         return _within_limits(found)
 
-    def _payload(self, text: bytes | None) -> bytes | None:
+    def _payload(self, text: Any) -> Text | None:
         if text is None:
             return None
-        head = self._head
-        if not (head and text.startswith(head)):
+        kind = type(text)
+        head = self._heads.get(kind)
+        if head is None or not text.startswith(head):
             head = self._head_of(text)
-        return text[len(head) : -1] if head and text.endswith(b"}") else None
+        return text[len(head) : -1] if head and text.endswith(_CLOSING[kind]) else None
 
-    def _head_of(self, text: bytes) -> bytes:
+    def _head_of(self, text: Text) -> Text:
         """Return what is before the payload; nothing if that is not the schema.
 
         What comes before the first ``,"payload":`` is the schema and nothing else, if it is an object of
         nothing else once it is closed.
         """
-        end = text.find(_MARK) + len(_MARK) if text.startswith(_WRAPPED) else 0
+        octets = text.encode() if isinstance(text, str) else text
+        end = octets.find(_MARK) + len(_MARK) if octets.startswith(_WRAPPED) else 0
         if end < len(_MARK):
             return b""
         try:
-            document = loads(text[: end - len(_MARK)].decode() + "}")
+            head = octets[:end].decode()
+            document = loads(head[: -len(_MARK)] + "}")
         except (ValueError, RecursionError):
             return b""
         if document != {"schema": self._schema}:
             return b""
-        self._head = text[:end]
-        return self._head
+        self._heads = {bytes: octets[:end], str: head}
+        found: Text = self._heads[type(text)]
+        return found
 
 
 def _within_limits(texts: Texts) -> Texts:
-    there = [each for each in texts if each is not None]
-    longest = max(map(len, there), default=0)
-    if longest <= _FEW or (longest <= _SHORT and _are_shallow(there)):
+    kind = next((type(each) for each in texts if each is not None), str)
+    longest = max(map(len, filter(None, texts)), default=0)
+    if longest <= _FEW:
         return texts
-    return [None if each is None or _exceeds(each) else each for each in texts]
+    an_object, a_list = _OPENING[kind]
+    opened = [0 if each is None else each.count(an_object) + each.count(a_list) for each in texts]
+    if longest <= _SHORT and max(opened) <= _FEW:
+        return texts
+    return [
+        None if each is None or number > _FEW or _has_long_parts(each) else each
+        for each, number in zip(texts, opened, strict=True)
+    ]
 
 
 _FEW: Final = LEVELS - 2
 _SHORT: Final = 4000
 
 
-def _are_shallow(texts: Sequence[bytes]) -> bool:
-    """Return whether a few texts together have no more objects and lists than one may have."""
-    few = (b"".join(texts[begin : begin + _TOGETHER]) for begin in range(0, len(texts), _TOGETHER))
-    octets = (np.frombuffer(each, np.uint8) for each in few)
-    return all(np.count_nonzero((each | _ONE_BIT) == _OPENING) <= _FEW for each in octets)
-
-
-_TOGETHER: Final = 16
-_OPENING, _ONE_BIT = np.uint8(ord("{")), np.uint8(ord("{") ^ ord("["))
-"""Only these two characters are the first, once they have the bit in which they differ."""
-
-
-def _exceeds(text: bytes) -> bool:
-    """Return whether a text may be beyond the limits of the rules."""
-    if text.count(b"{") + text.count(b"[") > _FEW:
-        return True
-    return len(text) > _SHORT and (len(text) > CHARACTERS or _LONG_NUMBER.search(text) is not None)
+def _has_long_parts(text: Any) -> bool:
+    """Return whether a text may have a text or a number that is beyond the limits of the rules."""
+    found = _LONG_NUMBER[type(text)].search
+    return len(text) > _SHORT and (len(text) > CHARACTERS or found(text) is not None)
 
 
 def are_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
@@ -118,7 +126,7 @@ def _is_utf8(text: bytes | None) -> bool:
     return True
 
 
-def decoded(texts: Texts, read: Callable[[bytes], Any]) -> list[Any]:
+def decoded(texts: Texts, read: Callable[[Text], Any]) -> list[Any]:
     """Return what is read of each text; None for those that cannot be read."""
     found: list[Any] = []
     rest = iter(texts)

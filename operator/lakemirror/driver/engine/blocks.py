@@ -28,6 +28,8 @@ from lakemirror.driver.columns.decode import Decoder
 from lakemirror.driver.columns.key_codes import without_signs
 from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices
+from lakemirror.driver.columns.payloads import Texts
+from lakemirror.driver.columns.raw_records import RawRecords
 from lakemirror.driver.engine.believed import CONNECTORS, Believed, Filter
 from lakemirror.driver.engine.filters import ODD_ROW, PLAIN_ROW, Questions
 from lakemirror.driver.engine.seen import NOTHING, Alone, Seen, seen
@@ -166,7 +168,7 @@ class Dividing:
 
 
 def divided(
-    blocks: Iterator[pa.RecordBatch],
+    blocks: Iterator[RawRecords],
     tables: Sequence[Believed],
     dividing: Dividing,
     questions: Questions = _NO_QUESTIONS,
@@ -316,7 +318,7 @@ def unpacked(content: bytes) -> list[pa.RecordBatch]:
     return list(pa.ipc.open_stream(content))
 
 
-def _by_topic(block: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+def _by_topic(block: RawRecords) -> Iterator[tuple[str | None, RawRecords]]:
     """Yield the records of each topic. Records with a problem are in none."""
     topics = block.column("topic")
     if block.column("problem").null_count < block.num_rows:
@@ -328,11 +330,11 @@ def _by_topic(block: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatc
         return
     codes = encoded.indices.to_numpy()
     for code, name in enumerate(names):
-        yield name, block.take(pa.array(np.flatnonzero(codes == code)))
+        yield name, block.take(np.flatnonzero(codes == code))
 
 
 def _tried(
-    records: pa.RecordBatch, number: int, table: Believed, now: int
+    records: RawRecords, number: int, table: Believed, now: int
 ) -> tuple[Report, pa.RecordBatch | None, Sequence[Event]]:
     """Return what `_read` does; records that make it fail are odd."""
     try:
@@ -343,12 +345,12 @@ def _tried(
 
 
 def _read(
-    records: pa.RecordBatch, number: int, table: Believed, now: int
+    records: RawRecords, number: int, table: Believed, now: int
 ) -> tuple[Report, pa.RecordBatch | None, Sequence[Event]]:
     """Return what records of a table are: a report, the plain changes, and the events of odd ones."""
-    decoder = _decoder(table, records.column("value"))
+    decoder = _decoder(table, records.values)
     if decoder is None:  # there are only tombstones, or nobody knows the connector
-        tombstones = records.column("value").null_count
+        tombstones = list(records.values).count(None)
         odd = _place(records, 0) if tombstones < records.num_rows else None
         return Report(table.topic, number, records.num_rows, tombstones, odd), None, ()
     decoded = decoder.decode(records)
@@ -459,7 +461,7 @@ def _alone(change: Change, table: Believed, origin: Origin, recorded: datetime |
     return Alone((*place, log_of(change.source, by)), point, change.at, own)
 
 
-def _place(records: pa.RecordBatch, number: int) -> str:
+def _place(records: RawRecords, number: int) -> str:
     return "/".join(str(records.column(name)[number].as_py()) for name in ("topic", "partition", "offset"))
 
 
@@ -475,13 +477,13 @@ class _Body(msgspec.Struct):
 _read_body = msgspec.json.Decoder(_Body).decode
 
 
-def _decoder(table: Believed, values: pa.Array) -> Decoder | None:
+def _decoder(table: Believed, values: Texts) -> Decoder | None:
     """Return what reads records of a table: their connector is that of the first one."""
-    first = next((each for each in values if each.is_valid), None)
+    first = next((each for each in values if each is not None), None)
     if first is None:
         return None
     try:
-        body = _read_body(first.as_py())
+        body = _read_body(first)
     except (msgspec.MsgspecError, ValueError):
         return None
     body = body.payload or body

@@ -55,7 +55,7 @@ from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.profile.overview import Changes, Group, TableOverview
 from lakemirror.driver.profile.positions import Memory
-from lakemirror.driver.read.base import Batch
+from lakemirror.driver.read.base import Batch, SavedLines
 from lakemirror.driver.record.aside import BadRecord
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.rules.orders import Truncated
@@ -73,6 +73,8 @@ log = logging.getLogger(__name__)
 
 _KEYS_A_BUCKET: Final = 50_000
 """About how many changes of a table one task folds."""
+_MOST_TURNS: Final = 2
+"""How many buckets of a table each task folds at most."""
 _KEYS_OF_MOVED: Final = 200_000
 """The same for a table whose rows change their keys: keys that are connected have to be in one bucket."""
 _FEW_RECORDS: Final = 2_000
@@ -394,7 +396,7 @@ class Engine:
         self._planned |= read.tables.keys() if read is not None else set()
         return replace(read, memory={}) if read is not None else BatchRead()
 
-    def _lines(self, batch: Batch) -> DataFrame | None:
+    def _lines(self, batch: Batch) -> SavedLines | None:
         """Return the lines of a batch of saved records, unless those of one before were not usual."""
         if self._without_lines:
             self._without_lines -= 1
@@ -406,7 +408,7 @@ class Engine:
         raw: DataFrame,
         known: Sequence[_Table],
         judging: _Judging,
-        lines: DataFrame | None = None,
+        lines: SavedLines | None = None,
     ) -> BatchRead | None:
         if not known:
             return None
@@ -480,14 +482,14 @@ class Engine:
     def _run(
         self,
         raw: DataFrame,
-        lines: DataFrame | None,
+        lines: SavedLines | None,
         known: Sequence[_Table],
         given: tuple[Sequence[Believed], Sequence[StoredMirror], Dividing],
     ) -> JobResult:
         """Run the job, on lines of saved records if there are some and all of them are usual."""
         if lines is None:
             return job.run(raw, *given)
-        found = job.run(lines, *given, are_lines=True)
+        found = job.run(raw, *given, lines)
         if found.unread is None:
             return found
         log.debug("the lines of a batch are parsed by Spark: %s", found.unread)
@@ -558,10 +560,7 @@ class Engine:
 
     def _dividing(self, tables: Sequence[_Table]) -> Dividing:
         parallel = self._spark.sparkContext.defaultParallelism
-        buckets = [
-            min(parallel * 2, 1 + each.changes // _keys_a_bucket(each)) if each.files.may_hide else 1
-            for each in tables
-        ]
+        buckets = [_buckets(each, parallel) for each in tables]
         if self._is_small:
             return Dividing(buckets, 1, is_small=True)
         return Dividing(buckets, max(1, min(parallel, sum(buckets))))
@@ -651,6 +650,15 @@ def _discard_all(known: Sequence[_Table], found: JobResult) -> None:
 
 def _files(table: MirroredTable, known: Believed, state: State) -> MirrorFiles:
     return MirrorFiles.of(state.snapshot, rows_schema(known.kinds, soft=table.soft), table.avoided)
+
+
+def _buckets(table: _Table, parallel: int) -> int:
+    """Return into how many buckets the keys of a table are divided. ``parallel`` are folded at a time."""
+    wanted = round(table.changes / _keys_a_bucket(table)) if table.files.may_hide else 1
+    if wanted < parallel:
+        return max(1, wanted)
+    turns = -(-wanted // parallel)
+    return min(turns, _MOST_TURNS) * parallel
 
 
 def _keys_a_bucket(table: _Table) -> int:

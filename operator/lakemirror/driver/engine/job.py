@@ -16,12 +16,15 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.driver.columns.raw_records import RawRecords
 from lakemirror.driver.engine import filter_columns
 from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import PARCELS, RAW, REPORT, Dividing, Report, divided, unread
 from lakemirror.driver.engine.buckets import FOUND, Done, StoredMirror, folded
 from lakemirror.driver.engine.filters import Questions
+from lakemirror.driver.engine.saved_files import PiecesOfTasks, pieces
 from lakemirror.driver.engine.saved_records import NotRecords, records_of
+from lakemirror.driver.read.base import SavedLines
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ Spark broadcasts those above a MiB itself (``spark.broadcast.UDFCompressionThres
 the file that it makes of one before the driver ends: with many tables, one more in each batch.
 """
 _Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_Reading = Callable[[Iterator[pa.RecordBatch]], Iterator[RawRecords]]
 
 
 @dataclass(frozen=True)
@@ -71,22 +75,21 @@ def run(
     tables: Sequence[Believed],
     places: Sequence[StoredMirror],
     dividing: Dividing,
-    *,
-    are_lines: bool = False,
+    lines: SavedLines | None = None,
 ) -> JobResult:
     """Read raw records, and make of the plain changes of tables what becomes of their mirrors.
 
-    With ``are_lines``, they are lines of saved records (`saved_records`). Nothing that anybody reads is
-    changed: new files are stored, and named by no log. Raises Spark's errors.
+    With ``lines``, they are read from these (`saved_records`). Nothing that anybody reads is changed: new
+    files are stored, and named by no log. Raises Spark's errors.
     """
     questions = Questions.of(tables)
-    stages = _First(tables, dividing, questions, are_lines), _Second(tables, places, dividing)
-    raw = raw if are_lines else raw.select(*RAW)
+    frame, reading = _input(raw, lines)
+    stages = _First(tables, dividing, questions, reading), _Second(tables, places, dividing)
     with _sent(raw.sparkSession, stages) as (first, second):
         if dividing.is_small:  # no shuffle
-            spread = _parcels(raw.coalesce(1), first, questions)
+            spread = _parcels(frame.coalesce(1), first, questions)
         else:
-            spread = _parcels(raw, first, questions).repartitionById(dividing.tasks, F.col("target"))
+            spread = _parcels(frame, first, questions).repartitionById(dividing.tasks, F.col("target"))
         rows = spread.mapInArrow(second, FOUND).collect()
     reports: dict[str | None, Report] = {}
     done: dict[int, list[Done]] = {}
@@ -98,6 +101,35 @@ def run(
         else:
             done.setdefault(row["number"], []).append(content)
     return JobResult(reports, done)
+
+
+def _input(raw: DataFrame, lines: SavedLines | None) -> tuple[DataFrame, _Reading]:
+    """Return the frame that the first stage gets, and what makes records of its blocks."""
+    if lines is None:
+        return raw.select(*RAW), _as_they_are
+    if lines.files is None:
+        return lines.frame(), _of_lines
+    spark = raw.sparkSession
+    tasks = pieces(lines.files, spark.sparkContext.defaultParallelism)
+    return spark.range(0, len(tasks), 1, max(1, len(tasks))), _OfFiles(PiecesOfTasks(tasks))
+
+
+def _as_they_are(blocks: Iterator[pa.RecordBatch]) -> Iterator[RawRecords]:
+    return map(RawRecords.of, blocks)
+
+
+def _of_lines(blocks: Iterator[pa.RecordBatch]) -> Iterator[RawRecords]:
+    return records_of(block.column("line").to_pylist() for block in blocks)
+
+
+@dataclass(frozen=True)
+class _OfFiles:
+    """Reads the records of files (`saved_files`)."""
+
+    pieces: PiecesOfTasks
+
+    def __call__(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[RawRecords]:
+        return records_of(self.pieces.lines(blocks))
 
 
 def _parcels(raw: DataFrame, first: _Stage, questions: Questions) -> DataFrame:
@@ -149,14 +181,13 @@ class _First:
     tables: Sequence[Believed]
     dividing: Dividing
     questions: Questions
-    are_lines: bool
+    reading: _Reading
 
     def __call__(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
-        records = records_of(blocks) if self.are_lines else blocks
         try:
-            yield from divided(records, self.tables, self.dividing, self.questions, task)
+            yield from divided(self.reading(blocks), self.tables, self.dividing, self.questions, task)
         except NotRecords as reason:  # all lines are read before anything is handed on
             yield from unread(str(reason), self.questions, task)
 

@@ -7,14 +7,17 @@ record, an unknown member, a number where a text is expected) is for Spark, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemirror.driver.columns.decode import without_collecting
+from lakemirror.driver.columns.raw_records import RawRecords
 from lakemirror.driver.read.files.records import LAST_MILLIS
 
 _LONGEST: Final = 10 * 2**20
@@ -45,36 +48,37 @@ _NO_HEADERS: Final[Mapping[bytes, list[tuple[str | None, bytes | None]] | None]]
 """What most records have."""
 
 
-def records_of(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield blocks of raw records (`blocks.RAW`) for blocks of lines (``line`` BINARY).
-
-    Raises NotRecords.
-    """
-    for block in blocks:
+def records_of(blocks: Iterable[Sequence[bytes]]) -> Iterator[RawRecords]:
+    """Yield blocks of raw records for blocks of lines, none of which is blank. Raises NotRecords."""
+    for lines in blocks:
         with without_collecting():
-            records = _block(block.column("line").to_pylist())
+            records = _block(lines)
         yield records
 
 
-def _block(lines: Sequence[bytes]) -> pa.RecordBatch:
-    if max(map(len, lines), default=0) > _LONGEST:
+def _block(lines: Sequence[bytes]) -> RawRecords:
+    lengths = list(map(len, lines))
+    if max(lengths, default=0) > _LONGEST:
         raise NotRecords(f"a line has more than {_LONGEST:,} bytes")
     try:
-        records = [_read(line) for line in lines]
-        return _columns(records)
+        records = list(map(_read, lines))
+        columns = _columns(records)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise NotRecords(str(error)) from error
+    keys, values = (list(map(attrgetter(name), records)) for name in ("key", "value"))
+    return RawRecords(columns, keys, values, np.ones(len(lines), np.bool_), sum(lengths))
 
 
 def _columns(records: Sequence[_Record]) -> pa.RecordBatch:
+    def of(name: str) -> Iterator[Any]:
+        return map(attrgetter(name), records)
+
     columns = {
-        "topic": pa.array([each.topic for each in records], pa.string()),
-        "partition": pa.array([each.partition for each in records], pa.int32()),
-        "offset": pa.array([each.offset for each in records], pa.int64()),
-        "timestamp": _moments([each.timestamp for each in records]),
-        "key": _octets([each.key for each in records]),
-        "value": _octets([each.value for each in records]),
-        "headers": pa.array([_headers(each.headers) for each in records], _HEADERS),
+        "topic": pa.array(of("topic"), pa.string()),
+        "partition": pa.array(of("partition"), pa.int32()),
+        "offset": pa.array(of("offset"), pa.int64()),
+        "timestamp": _moments(list(of("timestamp"))),
+        "headers": _headers(list(map(bytes, of("headers")))),
         "problem": pa.nulls(len(records), pa.string()),
     }
     return pa.RecordBatch.from_pydict(columns)
@@ -87,14 +91,16 @@ def _moments(millis: Sequence[int | None]) -> pa.Array:
     return pc.multiply(pc.if_else(known, given, None), 1000).view(_MOMENT)
 
 
-def _octets(texts: Sequence[str | None]) -> pa.Array:
-    return pa.array(texts, pa.string()).view(pa.binary())
+def _headers(texts: Sequence[bytes]) -> pa.Array:
+    """Return the headers of records; most have none."""
+    distinct = set(texts)
+    found = {each: _NO_HEADERS[each] if each in _NO_HEADERS else _headers_in(each) for each in distinct}
+    if len(found) == 1:
+        return pa.repeat(pa.scalar(found[texts[0]], _HEADERS), len(texts))
+    return pa.array(map(found.__getitem__, texts), _HEADERS)
 
 
-def _headers(raw: msgspec.Raw) -> list[tuple[str | None, bytes | None]] | None:
-    text = bytes(raw)
-    if text in _NO_HEADERS:
-        return _NO_HEADERS[text]
+def _headers_in(text: bytes) -> list[tuple[str | None, bytes | None]] | None:
     given = _read_headers(text)
     return None if given is None else [_header(each or ()) for each in given]
 

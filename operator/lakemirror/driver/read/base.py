@@ -64,6 +64,18 @@ class SourceFile:
     start: int = 0
 
 
+@dataclass(frozen=True)
+class SavedLines:
+    """The records of a batch, each as a line of JSON whose key and value are text.
+
+    ``frame`` returns the lines that are not blank (``line`` BINARY). ``files`` are the paths and the sizes of
+    the files that have them, in bytes, if all of these are plain files on a local disk, and otherwise None.
+    """
+
+    frame: Callable[[], DataFrame]
+    files: tuple[tuple[str, int], ...] | None = None
+
+
 def _no_lines() -> None:
     return None
 
@@ -80,7 +92,7 @@ class Batch:
     replay: for Kafka ``{"topic": {"partition": [from, until]}}``, for files ``{"files": [[name, sha256],
     ...]}``. ``files`` are the files of rows that its records are from. ``explain`` returns the error to
     raise instead of one that means that the source no longer has the records, and None for other errors.
-    ``lines`` returns the batch's records as lines of JSON (``line`` BINARY), None if they are not stored so.
+    ``lines`` returns the batch's records as lines of JSON, or None if they are not stored so.
     """
 
     query_id: str
@@ -88,7 +100,7 @@ class Batch:
     extent: dict[str, Any] = field(default_factory=dict)
     files: tuple[SourceFile, ...] = ()
     explain: Callable[[Exception], Exception | None] = field(default=_nothing_known, compare=False)
-    lines: Callable[[], DataFrame | None] = field(default=_no_lines, compare=False)
+    lines: Callable[[], SavedLines | None] = field(default=_no_lines, compare=False)
 
     @contextmanager
     def explained(self) -> Iterator[None]:

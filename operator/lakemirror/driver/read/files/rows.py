@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api.source import CsvFormat, FilesSource
-from lakemirror.driver.checkpoint.storage import Entry, file_system
+from lakemirror.driver.checkpoint.storage import Entry, LocalStorage, file_system
 from lakemirror.driver.errors import cause_of
-from lakemirror.driver.read.base import CONTENT, RAW_NAMES, REREAD
+from lakemirror.driver.read.base import CONTENT, RAW_NAMES, REREAD, SavedLines
 from lakemirror.driver.read.files import limits
 from lakemirror.driver.read.files.ledger import InputFile
 from lakemirror.driver.read.files.listing import Inputs
@@ -57,8 +57,8 @@ class Reader(Protocol):
     def read(self, files: Sequence[InputFile]) -> DataFrame:
         """Return the records of files, as RAW."""
 
-    def lines(self, files: Sequence[InputFile]) -> DataFrame | None:
-        """Return their lines (``line`` BINARY), if each is a record whose key and value are text."""
+    def lines(self, files: Sequence[InputFile]) -> SavedLines | None:
+        """Return their lines, if each is a record whose key and value are text."""
 
     def damage(self, file: InputFile) -> str | None:
         """Return what prevents a file from being read to its end, or None if nothing does."""
@@ -145,11 +145,14 @@ class _Records(_Texts):
         uris = [self._inputs.uri(each.name) for each in files]
         return read_records(self._spark, uris, size=sum(f.size for f in files), base64=self._base64)
 
-    def lines(self, files: Sequence[InputFile]) -> DataFrame | None:
+    def lines(self, files: Sequence[InputFile]) -> SavedLines | None:
         if self._base64:
             return None
         uris = [self._inputs.uri(each.name) for each in files]
-        return read_lines(self._spark, uris, size=sum(f.size for f in files))
+        storage, plain = self._inputs.storage(), None
+        if isinstance(storage, LocalStorage) and not any(map(self._files.is_compressed, uris)):
+            plain = tuple((str(storage.path / each.name), each.size) for each in files)
+        return SavedLines(lambda: read_lines(self._spark, uris, size=sum(f.size for f in files)), plain)
 
 
 class _Rows(_Texts):
@@ -174,7 +177,7 @@ class _Rows(_Texts):
         uris = [self._inputs.uri(each.name) for each in files]
         return _as_records(self._spark, self._inputs, self._table_of, files, self._rows_of(uris))
 
-    def lines(self, files: Sequence[InputFile]) -> DataFrame | None:
+    def lines(self, files: Sequence[InputFile]) -> SavedLines | None:
         return None
 
 
@@ -204,7 +207,7 @@ class _Typed:
         found = self._files.read(uris)
         return _as_records(self._spark, self._inputs, self._table_of, files, found)
 
-    def lines(self, files: Sequence[InputFile]) -> DataFrame | None:
+    def lines(self, files: Sequence[InputFile]) -> SavedLines | None:
         return None
 
     def damage(self, file: InputFile) -> str | None:
