@@ -332,6 +332,8 @@ def check(number: int, *, moves: bool = False) -> OnDisk:
         patch.setattr(table_change, "SMALL", rnd.choice((1, table_change.SMALL)))
         held = rnd.choice((2_000, blocks.MOST_HELD, blocks.MOST_HELD))
         patch.setattr(blocks, "MOST_HELD", blocks.MOST_HELD if moves else held)
+        patch.setattr(blocks, "_MANY", rnd.choice((1, 8, blocks._MANY)))
+        patch.setattr(blocks, "_MOST_WAITING", rnd.choice((1, 3_000, blocks._MOST_WAITING)))
         patch.setattr(os, "fsync", lambda _: None)  # nobody pulls the plug here
         table = OnDisk(Path(folder), facts_of(played), rnd, soft=moves and rnd.random() < 0.3)
         if moves and rnd.random() < 0.8:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +55,19 @@ class RawRecords:
             self.are_utf8[numbers],
             share,
         )
+
+
+def joined(parts: Sequence[RawRecords]) -> RawRecords:
+    """Return several blocks, of which there is at least one, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return RawRecords(
+        pa.concat_batches([each.columns for each in parts]),
+        [text for each in parts for text in each.keys],
+        [text for each in parts for text in each.values],
+        np.concatenate([each.are_utf8 for each in parts]),
+        sum(each.nbytes for each in parts),
+    )
 
 
 def chosen(texts: Texts, numbers: Indices) -> Texts:

@@ -29,7 +29,7 @@ from lakemirror.driver.columns.key_codes import without_signs
 from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices
 from lakemirror.driver.columns.payloads import Texts
-from lakemirror.driver.columns.raw_records import RawRecords
+from lakemirror.driver.columns.raw_records import RawRecords, joined
 from lakemirror.driver.engine.believed import CONNECTORS, Believed, Filter
 from lakemirror.driver.engine.filters import ODD_ROW, PLAIN_ROW, Questions
 from lakemirror.driver.engine.seen import NOTHING, Alone, Seen, seen
@@ -63,6 +63,10 @@ CHANGES, ODD, REPORT = "changes", "odd", "report"
 MOST_HELD: Final = 1 << 28
 """How many bytes of raw records a task reads and holds as changes; Spark applies batches that have more."""
 _NO_QUESTIONS: Final = Questions()
+_MANY: Final = 4_000
+"""How many records of a topic are decoded at once, without waiting for more."""
+_MOST_WAITING: Final = 48 * 2**20
+"""How many bytes of records wait at most to be decoded together."""
 _ROWS_A_BLOCK: Final = 50_000
 """Maximum number of rows for Spark in one block."""
 _MOST_DECODERS: Final = 2_000
@@ -183,25 +187,24 @@ def divided(
     changes: dict[tuple[int, int], list[pa.RecordBatch]] = {}
     events: dict[tuple[int, int], list[Event]] = {}
     now, held = time.time_ns() // 1000, 0
-    for block in blocks:
-        held += block.nbytes
+    for topic, records in _gathered(blocks):
+        held += records.nbytes
         is_full = held > MOST_HELD
         if is_full:
             changes, events = {}, {}
-        for topic, records in _by_topic(block):
-            number = of_topic.get(topic, -1) if topic is not None else -1
-            before = reports.get(topic)
-            if is_full or number < 0 or (before is not None and before.odd):
-                reports[topic] = _both(before, Report(topic, number, records.num_rows))
-                continue
-            report, found, odd = _tried(records, number, tables[number], now)
-            reports[topic] = _both(before, report)
-            of_table = dividing.buckets[number]
-            if found is not None and found.num_rows:
-                for bucket, part in _buckets(found, tables[number], of_table):
-                    changes.setdefault((number, bucket), []).append(part)
-            for bucket, event in _buckets_of(odd, tables[number], of_table):
-                events.setdefault((number, bucket), []).append(event)
+        number = of_topic.get(topic, -1) if topic is not None else -1
+        before = reports.get(topic)
+        if is_full or number < 0 or (before is not None and before.odd):
+            reports[topic] = _both(before, Report(topic, number, records.num_rows))
+            continue
+        report, found, odd = _tried(records, number, tables[number], now)
+        reports[topic] = _both(before, report)
+        of_table = dividing.buckets[number]
+        if found is not None and found.num_rows:
+            for bucket, part in _buckets(found, tables[number], of_table):
+                changes.setdefault((number, bucket), []).append(part)
+        for bucket, event in _buckets_of(odd, tables[number], of_table):
+            events.setdefault((number, bucket), []).append(event)
     if held > MOST_HELD:
         reports = {topic: each.beyond() for topic, each in reports.items()}
     asking = _Asking(questions, tables, dividing, task)
@@ -316,6 +319,26 @@ def packed(parts: Sequence[pa.RecordBatch]) -> bytes:
 def unpacked(content: bytes) -> list[pa.RecordBatch]:
     """Return the blocks that `packed` wrote."""
     return list(pa.ipc.open_stream(content))
+
+
+def _gathered(blocks: Iterable[RawRecords]) -> Iterator[tuple[str | None, RawRecords]]:
+    """Yield the records of each topic, those of small parts of several blocks together.
+
+    To decode a few records takes almost as long as to decode some hundreds.
+    """
+    waiting: dict[str | None, list[RawRecords]] = {}
+    size = 0
+    for block in blocks:
+        for topic, records in _by_topic(block):
+            if records.num_rows >= _MANY:
+                yield topic, records
+                continue
+            waiting.setdefault(topic, []).append(records)
+            size += records.nbytes
+        if size >= _MOST_WAITING:
+            yield from ((topic, joined(parts)) for topic, parts in waiting.items())
+            waiting, size = {}, 0
+    yield from ((topic, joined(parts)) for topic, parts in waiting.items())
 
 
 def _by_topic(block: RawRecords) -> Iterator[tuple[str | None, RawRecords]]:

@@ -17,7 +17,7 @@ from lakemirror.driver.engine.saved_records import NotRecords
 
 _LEAST: Final = 2 * 2**20
 """The number of bytes below which it does not pay to divide a batch further."""
-_MOST: Final = 32 * 2**20
+_MOST: Final = 64 * 2**20
 """The maximum number of bytes that a task reads."""
 _AT_A_TIME: Final = 8 * 2**20
 """How many bytes of a file become a block of lines, or somewhat more."""
