@@ -107,7 +107,7 @@ class OnDisk:
         self.tracked = [name for name in self.kinds if name not in self.key]
         self.mirror = Mirror()
         self.number = 0
-        self.taken = self.left = self.moved = 0
+        self.taken = self.left = self.moved = self.opened = 0
 
     @property
     def table(self) -> Table:
@@ -131,6 +131,7 @@ class OnDisk:
             newest=newest,
             moved=bool(self.mirror.images),
             may_move=self.buckets == 1,
+            may_be_open=self.rnd.random() < 0.7,
         )
 
     def deliver(self, lines: Any) -> bool:
@@ -154,6 +155,7 @@ class OnDisk:
             outcomes.update(each.counted.outcomes)
         assert +outcomes == +applied.counts(events)
         self.taken, self.moved = self.taken + 1, self.moved + any(each.moves for each in done)
+        self.opened += any(each.unanchored for each in events)
         self._commit(done)
         self._compare()
         return True
@@ -347,6 +349,7 @@ def check(number: int, *, moves: bool = False) -> OnDisk:
 def test_a_mirror_ends_as_the_rules_say(block: int) -> None:
     found = [check(number) for number in range(block * 60, block * 60 + 60)]
     assert sum(each.taken for each in found) > 60
+    assert sum(each.opened for each in found) > 5
 
 
 def test_rows_that_change_their_keys_end_as_the_rules_say() -> None:
@@ -354,6 +357,7 @@ def test_rows_that_change_their_keys_end_as_the_rules_say() -> None:
     found = [check(number, moves=True) for number in range(120)]
     assert sum(each.taken for each in found) > 120
     assert sum(each.moved for each in found) > 40
+    assert sum(each.opened for each in found) > 20
 
 
 @pytest.mark.long

@@ -74,6 +74,8 @@ class Believed:
     tombstone, ``collected`` the newest one that was collected. ``moved`` says that keys of rows have changed,
     and ``may_move`` that they may in this batch: the mirror is marked as one whose rows may lack values, has
     no filter, and all of its keys are in one bucket. ``filter`` is what rows of the mirror have to meet.
+    ``may_be_open`` says that changes may be of transactions that were open while a snapshot was taken: Spark
+    has judged their positions.
     """
 
     name: TableName
@@ -93,6 +95,7 @@ class Believed:
     moved: bool = False
     filter: Filter | None = None
     may_move: bool = False
+    may_be_open: bool = False
 
     @cached_property
     def may_lack(self) -> frozenset[str]:
@@ -228,7 +231,6 @@ def _of_batch(table: MirroredTable, plan: TablePlan) -> str | None:
         "its records come from several topics": len(seen.topics) != 1,
         "its changes have no positions": set(known.places) != {str(Order.POSITION)} or not _logs(known),
         "its changes come from several logs": len(_logs(known)) > 1,
-        "a change of this batch had no known place": seen.unanchored,
         "its filter is not known": table.settings.filter is not None and plan.reading.condition is None,
     }
     return _first(reasons)

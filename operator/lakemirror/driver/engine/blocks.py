@@ -62,6 +62,7 @@ CHANGES, ODD, REPORT = "changes", "odd", "report"
 """What parcels contain: plain changes in Arrow's format, events of odd records, or a `Report`."""
 MOST_HELD: Final = 1 << 28
 """How many bytes of raw records a task reads and holds as changes; Spark applies batches that have more."""
+_OPEN: Final = "its place depends on a snapshot"
 _NO_QUESTIONS: Final = Questions()
 _MANY: Final = 4_000
 """How many records of a topic are decoded at once, without waiting for more."""
@@ -421,7 +422,7 @@ def _against(read: odd_records.OddRecord, table: Believed) -> str | None:
             reasons = {
                 # Without a schema, the value is one of another type, which Spark plans anew.
                 read.reason: not table.keeps_bad or table.facts.schema is None,
-                "its place depends on a snapshot": read.change.unanchored,
+                _OPEN: read.change.unanchored and not table.may_be_open,
                 "its row changes its key": bool(moves),
             }
             return next((reason for reason, applies in reasons.items() if applies), None)
@@ -435,7 +436,7 @@ def _of_events(read: odd_records.OddChange, table: Believed) -> str | None:
     reasons = {
         "its row changes its key": not table.may_move
         and any(each.old_key or each.new_key for each in read.events),
-        "its place depends on a snapshot": read.change.unanchored,
+        _OPEN: read.change.unanchored and not table.may_be_open,
         "it has digits that nobody has been told are lost": not read.rounded <= table.rounded,
         "it lacks values": not all(each.gaps <= table.may_lack for each in read.events),
     }

@@ -392,7 +392,8 @@ class Engine:
         numbers = {each.name: (each.records, each.overview.tombstone_records) for each in decisions}
         topics = F.col("topic").isin(sorted(each.believed.topic for each in known))
         mine = raw.where(topics & F.col("problem").isNull())
-        read = self._tried_to_read(mine, known, partial(judge_planned, memory=memory, numbers=numbers))
+        judging = partial(judge_planned, memory=memory, numbers=numbers)
+        read = self._tried_to_read(mine, known, judging, planned=True)
         self._planned |= read.tables.keys() if read is not None else set()
         return replace(read, memory={}) if read is not None else BatchRead()
 
@@ -409,6 +410,8 @@ class Engine:
         known: Sequence[_Table],
         judging: _Judging,
         lines: SavedLines | None = None,
+        *,
+        planned: bool = False,
     ) -> BatchRead | None:
         if not known:
             return None
@@ -416,7 +419,7 @@ class Engine:
         try:
             dividing = self._dividing(known)
             tables = [
-                _now(each, closer=self._closer[each.believed.name], whole=buckets == 1)
+                _now(each, closer=self._closer[each.believed.name], whole=buckets == 1, planned=planned)
                 for each, buckets in zip(known, dividing.buckets, strict=True)
             ]
             places = [_place(each, self._batch) for each in known]
@@ -424,7 +427,7 @@ class Engine:
             with_vectors = self._with_vectors(known, found)
             if with_vectors is not None:
                 _discard_all(known, found)
-                return self._tried_to_read(raw, with_vectors, judging, lines)
+                return self._tried_to_read(raw, with_vectors, judging, lines, planned=planned)
             read = self._sorted(found, known, tables, judging)
         except Exception as error:
             if found is not None:
@@ -681,11 +684,11 @@ def _raised(summary: Summary, rows: pa.RecordBatch, done: Sequence[Done]) -> Sum
     )
 
 
-def _now(table: _Table, *, closer: bool, whole: bool) -> Believed:
+def _now(table: _Table, *, closer: bool, whole: bool, planned: bool) -> Believed:
     """Return what is believed of a table, with its tombstones and its newest truncate as they are by now.
 
     All of its changes are in one order, in which they compare with the truncate. ``whole`` says that all of
-    its keys are in one bucket.
+    its keys are in one bucket, ``planned`` that Spark has planned the batch.
     """
     summary, known = table.mirrored.tombstone_summary, table.believed.mirrored
     former = None if summary.floor is None else Truncated(summary.floor)
@@ -698,6 +701,7 @@ def _now(table: _Table, *, closer: bool, whole: bool) -> Believed:
         collected=summary.collected,
         moved=summary.moved > 0,
         may_move=table.believed.may_move and whole,
+        may_be_open=planned,
     )
 
 
@@ -741,6 +745,7 @@ def _overview(table: Believed, report: Report, orders: Orders) -> TableOverview:
         keyed=seen.records,
         last_event_time=None if seen.latest is None else _EPOCH + timedelta(microseconds=seen.latest),
         topics={table.topic},
+        unanchored=seen.unanchored,
         parts=[each.part(place) for place, each in seen.parts.items()],
         tombstone_records=report.tombstones,
     )

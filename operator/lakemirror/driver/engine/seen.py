@@ -87,7 +87,7 @@ class Seen:
     ``streams`` has the positions of each stream, ``parts`` what the table has in each. ``latest`` is the
     latest time of a change that can be right (microseconds since 1970), ``ends`` the lowest and the highest
     sequence, ``records`` the number of changes. ``points`` has all changes of each stream, if they were asked
-    for.
+    for. ``unanchored`` says whether any is (`rules.anchors`).
     """
 
     records: int = 0
@@ -96,6 +96,7 @@ class Seen:
     latest: int | None = None
     ends: SequenceRange | None = None
     points: Mapping[Stream, tuple[Points, ...]] = field(default_factory=dict)
+    unanchored: bool = False
 
     def __or__(self, other: Seen) -> Seen:
         streams, parts = dict(self.streams), dict(self.parts)
@@ -108,7 +109,8 @@ class Seen:
         for stream, mine in other.points.items():
             points[stream] = (*points.get(stream, ()), *mine)
         ends = _both(self.ends, other.ends)
-        return Seen(self.records + other.records, streams, parts, latest, ends, points)
+        unanchored = self.unanchored or other.unanchored
+        return Seen(self.records + other.records, streams, parts, latest, ends, points, unanchored)
 
 
 NOTHING: Final = Seen()
@@ -161,7 +163,8 @@ def seen(
             if closer:
                 points[stream] = (block.points(ordered),)
     latest = int(max(likely)) if likely else None
-    return Seen(changes.num_rows, summaries, parts, latest, _ends(sequences.values), points)
+    unanchored = any(each.point.unanchored for each in alone)
+    return Seen(changes.num_rows, summaries, parts, latest, _ends(sequences.values), points, unanchored)
 
 
 def _with(
