@@ -11,10 +11,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
 
 from lakemirror.api.report import COUNTERS, NONE, Counts
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
@@ -40,6 +43,7 @@ from lakemirror.driver.results import BatchResult, TableResult, Violated
 from lakemirror.driver.tables import commits, delta
 from lakemirror.driver.times import possible
 from lakemirror.driver.write import log
+from lakemirror.driver.writer.schema import arrow_schema, parse
 
 COLUMNS = (
     "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, source STRING, target STRING, "
@@ -129,7 +133,29 @@ def append(spark: SparkSession, checkpoint: str, batches: Sequence[Pending], at:
     Otherwise, another driver may have written them. Returns the version that contains them. Raises
     TableChanged or Delta's error.
     """
-    return log.append_at(_frame(spark, newest_positions(batches)), path(checkpoint), at)
+    columns = _columns()
+    rows = _table_of(newest_positions(batches), columns)
+    return log.append_at(spark, rows, columns, path(checkpoint), at)
+
+
+@cache
+def _columns() -> StructType:
+    found = DataType.fromDDL(COLUMNS)
+    assert isinstance(found, StructType)
+    return found
+
+
+def _table_of(batches: Sequence[Pending], columns: StructType) -> pa.Table:
+    """Return the rows of the ``batches`` with the table's columns."""
+    schema = arrow_schema(parse(columns.json()))
+    rows = [row for each in batches for row in each.rows]
+    return pa.table([_array([row.get(each.name) for row in rows], each.type) for each in schema], schema)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(kind):
+        values = [None if each is None else moment_of(each) for each in values]
+    return pa.array(values, kind)
 
 
 def newest_positions(batches: Sequence[Pending]) -> list[Pending]:

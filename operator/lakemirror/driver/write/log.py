@@ -7,12 +7,14 @@ change the version. Delta's PROTOCOL.md describes what they do (Add File, Deleti
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,10 +25,14 @@ from lakemirror.driver.checkpoint.storage import file_system
 from lakemirror.driver.errors import CommittedBefore, LakemirrorError
 from lakemirror.driver.java import delta_log, java_class
 from lakemirror.driver.reduce.bounds import Bound
-from lakemirror.driver.tables import delta
+from lakemirror.driver.tables import creation, delta
 from lakemirror.driver.tables.delta import applied_at
 from lakemirror.driver.tables.mirror import VECTORS_PROPERTY
 from lakemirror.driver.write.writer import Transaction, Written
+from lakemirror.driver.writer import exact_json
+from lakemirror.driver.writer.actions import Metadata
+from lakemirror.driver.writer.data_files import Layout, data_files
+from lakemirror.driver.writer.schema import arrow_schema
 
 Rows = npt.NDArray[np.int64]
 """Indexes of rows in a file."""
@@ -233,11 +239,11 @@ class TableLog:
         started = self._begin(newest)
         self._commit(started, _listed(started.writeFiles(rows._jdf)), "append", 0, None)
 
-    def append_at(self, rows: DataFrame, version: int) -> int:
+    def append_at(self, rows: pa.Table, version: int) -> int:
         """Add rows to the table as it is at ``version``, and return the version that has them.
 
-        Raises TableChanged if the table is at another version, and Delta's error if somebody else adds rows
-        in the meantime.
+        Columns that the rows lack are null. Raises TableChanged if the table is at another version, and
+        Delta's error if somebody else adds rows in the meantime.
         """
         started = self._log.startTransaction()
         found = int(started.snapshot().version())
@@ -248,7 +254,26 @@ class TableLog:
             )
         started.readWholeTable()
         # The note is empty, because without one, Delta uses the note of the running batch.
-        return self._commit(started, _listed(started.writeFiles(rows._jdf)), "append", 0, "")
+        return self._commit(started, self._stored(rows, started.metadata()), "append", 0, "")
+
+    def _stored(self, rows: pa.Table, metadata: Any) -> list[Any]:
+        """Store rows as a data file, for which Spark would need a job, and return Delta's action for it."""
+        found = Metadata(exact_json.loads(metadata.json())["metaData"])
+        layout = Layout.of_metadata(found)
+        schema = arrow_schema(layout.columns)
+        missing = {name: pa.nulls(rows.num_rows, schema.field(name).type) for name in schema.names}
+        columns = {**missing, **dict(zip(rows.column_names, rows.columns, strict=True))}
+        table = pa.table({name: columns[name] for name in schema.names}, schema)
+        actions = []
+        for file, add in data_files(table, layout, self._now(), uuid.uuid4):
+            files, place = file_system(self._spark, f"{self._base.toString()}/{file.path}")
+            stream = files.create(place, False)
+            try:
+                stream.write(bytearray(file.content))
+            finally:
+                stream.close()
+            actions.append(self._java(f"{_DELTA}.actions.Action").fromJson(exact_json.dumps(add.action)))
+        return actions
 
     def _begin(self, snapshot: Any) -> Any:
         """Start a transaction from a snapshot, for which Delta does not list the log again."""
@@ -435,17 +460,16 @@ def _columns(snapshot: Any) -> list[str]:
     return StructType.fromJson(json.loads(snapshot.metadata().schemaString())).fieldNames()
 
 
-def append_at(rows: DataFrame, path: str, version: int) -> int:
-    """Append rows to one of our own tables, like `append`, and return the version that has them.
+def append_at(spark: SparkSession, rows: pa.Table, columns: StructType, path: str, version: int) -> int:
+    """Append rows to one of our own tables without a job, and return the version that has them.
 
-    The table must be at ``version`` (-1: it does not exist), and no other writer may commit in between.
-    Otherwise, raises TableChanged or Delta's error.
+    The table must be at ``version`` (-1: it does not exist, and gets these ``columns``), and no other writer
+    may commit in between. Otherwise, raises TableChanged or Delta's error.
     """
-    spark = rows.sparkSession
     if version < 0:
-        delta.create(rows, path, delta.SELDOM_READ)
-        return 0
-    if not set(rows.columns) <= set(_columns(delta.seen(spark, path))):
-        delta.append(rows.limit(0), path)
+        creation.create(spark, path, columns, delta.SELDOM_READ)
+        version = 0
+    elif not set(columns.names) <= set(_columns(delta.seen(spark, path))):
+        delta.append(spark.createDataFrame([], columns), path)
         version += 1
-    return TableLog(spark, path).append_at(rows.coalesce(1), version)
+    return TableLog(spark, path).append_at(rows, version)

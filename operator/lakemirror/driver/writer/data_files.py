@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakemirror.driver.rules import kinds
-from lakemirror.driver.writer.actions import Add, ChangeFile, Values
+from lakemirror.driver.writer.actions import Add, ChangeFile, Metadata, Values
 from lakemirror.driver.writer.partitions import divided, folder
 from lakemirror.driver.writer.schema import Column, Group, ListOf, MapOf, Type, arrow_schema, parse
 from lakemirror.driver.writer.snapshot import Snapshot
@@ -60,8 +60,12 @@ class Layout:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Layout:
-        metadata, columns = snapshot.metadata, parse(snapshot.metadata.schema)
-        clustered = [path[0] for path in snapshot.clustered]
+        return cls.of_metadata(snapshot.metadata, [path[0] for path in snapshot.clustered])
+
+    @classmethod
+    def of_metadata(cls, metadata: Metadata, clustered: Sequence[str] = ()) -> Layout:
+        """Return the layout of a table. ``clustered`` are the physical names of clustering columns."""
+        columns = parse(metadata.schema)
         return cls(
             columns,
             metadata.partitions,
