@@ -125,6 +125,8 @@ class Driver:
         self.error = error
         self.summary = SimpleNamespace(status="completed", held=held or {})
         self.calls: list[tuple[CdcPipeline, dict[str, Any]]] = []
+        self.started: list[tuple[Any, ...]] = []
+        """The JVMs that were started in advance."""
 
     def __call__(self, pipeline: CdcPipeline, **options: Any) -> Any:
         self.calls.append((pipeline, options))
@@ -141,6 +143,9 @@ def install(monkeypatch: pytest.MonkeyPatch, module: str, driver: Driver) -> Dri
     screen = ModuleType("lakemirror.driver.runtime.display")
     screen.Display = lambda: nullcontext("display")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, screen.__name__, screen)
+    session = ModuleType("lakemirror.driver.runtime.session")
+    session.start_jvm = lambda *about: driver.started.append(about)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, session.__name__, session)
     return driver
 
 
@@ -156,6 +161,8 @@ class TestRun:
         [(pipeline, options)] = driver.calls
         assert options == {"once": True, "secrets": {}, "on_event": "display"}
         assert pipeline == CdcPipeline.from_dict(changed(target={"path": "/x/{table}"}, suspend=True))
+        about = (pipeline.spec.spark.conf, pipeline.spec.java_properties)
+        assert driver.started == [(f"lakemirror-{pipeline.name}", *about)]
 
     def test_a_held_table_is_not_all_that_was_there(
         self, monkeypatch: pytest.MonkeyPatch, manifest: str

@@ -33,6 +33,8 @@ def run(file: str, once: bool, settings: tuple[str, ...], secrets: tuple[str, ..
     """
     pipeline = read_pipeline(file, settings)
     directories = secret_directories(pipeline, secrets)
+    about = (pipeline.spec.spark.conf, pipeline.spec.java_properties)
+    driver_module("session").start_jvm(f"lakemirror-{pipeline.name}", *about)  # while the driver is imported
     runner, display = driver_module("runner"), driver_module("display")
 
     def mirror() -> bool:

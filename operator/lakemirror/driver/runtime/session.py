@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -61,22 +62,14 @@ def create_session(
     Delta from elsewhere, such as the image, that may change results are dropped. Raises JavaMissing,
     HiveMissing and JarsUnavailable.
     """
-    check_java()
-    settings = {**_defaults(conf or {}), **(conf or {})}
-    _require_hive(settings)
-    settings[REDACTION] = redaction((conf or {}).get(REDACTION, ""))
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        settings |= _java_options(conf or {}, properties or {})
-        # Spark's Python workers are of this environment, although its interpreter may not be on the path.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    while _starting:
+        _starting.pop().join()
+    settings = _settings(conf or {}, properties or {})
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
-        builder = builder.config(name, str(value))
+        builder = builder.config(name, value)
     if SparkContext._active_spark_context is None:
-        given = (
-            SparkConf().setAppName(app_name).setAll([(name, str(value)) for name, value in settings.items()])
-        )
-        _drop_foreign(SparkContext.getOrCreate(given), settings)
+        _drop_foreign(SparkContext.getOrCreate(_configuration(app_name, settings)), settings)
     session = builder.getOrCreate()
     java.find_once(session)
     for name, value in _AVRO.items():  # Avro reads them when it first decodes something
@@ -84,6 +77,44 @@ def create_session(
     log_store.install(session)
     _forget_origins(session)
     return session
+
+
+_starting: Final[list[threading.Thread]] = []
+
+
+def start_jvm(app_name: str, conf: Mapping[str, str], properties: Mapping[str, str]) -> None:
+    """Begin to start the JVM of the session that `create_session` is to create with the same arguments.
+
+    That takes as long as to import the driver. An error is left to `create_session`, which meets it, too.
+    """
+
+    def start() -> None:
+        try:
+            given = _configuration(app_name, _settings(conf, properties))
+            SparkContext._ensure_initialized(conf=given)
+        except Exception as error:
+            _log.debug("the JVM could not be started in advance: %s", error)
+
+    _starting.append(threading.Thread(target=start, name="lakemirror-jvm", daemon=True))
+    _starting[-1].start()
+
+
+def _settings(conf: Mapping[str, str], properties: Mapping[str, str]) -> dict[str, str]:
+    """Return all settings of a session. Raises JavaMissing, HiveMissing and JarsUnavailable."""
+    if SparkContext._gateway is None:  # otherwise Java runs already
+        check_java()
+    settings = {**_defaults(conf), **conf}
+    _require_hive(settings)
+    settings[REDACTION] = redaction(conf.get(REDACTION, ""))
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        settings |= _java_options(conf, properties)
+        # Spark's Python workers are of this environment, although its interpreter may not be on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return {name: str(value) for name, value in settings.items()}
+
+
+def _configuration(app_name: str, settings: Mapping[str, str]) -> SparkConf:
+    return SparkConf().setAppName(app_name).setAll(list(settings.items()))
 
 
 def _require_hive(settings: Mapping[str, str]) -> None:
