@@ -9,6 +9,7 @@ In the order in which a block meets them:
 
 ============  ============================================================================================
 facts         what is known of a table and of the schema of its records
+raw_records   records as they were read: where each was, and the texts of its key and its value
 payloads      JSON without its schema, within the limits of the rules
 structs       what is read of a record: types for `msgspec`, made for a table
 wires         the values of a column: as they are written, and as an array

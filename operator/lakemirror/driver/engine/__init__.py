@@ -13,6 +13,7 @@ batch meets them:
 `pauses`              For how many batches it is not tried after it has failed
 `daemon`              Spark's Python daemon, with what the tasks need
 `saved_records`       Lines of saved Kafka records as raw records
+`saved_files`         Files of them on a local disk, read by the tasks
 `blocks`              The first stage: raw records become changes, divided into buckets of keys
 `seen`                What blocks say about the positions of their source
 `filters`             The rows that the filters of tables judge, and what becomes of their changes
