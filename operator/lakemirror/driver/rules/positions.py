@@ -389,8 +389,8 @@ def _invalid(source: Source, origin: Origin, by: By) -> tuple[str, object] | Non
 
 
 def _invalid_part(source: Source) -> tuple[str, object] | None:
-    for name, value in zip(_VALID, _parts_of(source)):  # noqa: B905 (they are the same)
-        if value is None or _VALID[name](value):
+    for (name, is_valid), value in zip(_CHECKS, _parts_of(source)):  # noqa: B905 (as many)
+        if value is None or is_valid(value):
             continue
         if name != "sequence" or _may_be_postgres(source):
             return name, value
@@ -419,6 +419,7 @@ _VALID: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 """Whether a field can be part of a position."""
 
+_CHECKS: Final = tuple(_VALID.items())
 _parts_of: Final = attrgetter(*_VALID)
 
 

@@ -263,10 +263,10 @@ _PARTS: Final = frozenset(("schema", "payload"))
 
 def _is_plain(document: Any) -> bool:
     """Return whether JsonConverter wrapped a value that is no struct, such as a key of one column."""
-    if not isinstance(document, dict) or document.keys() != _PARTS:
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if not isinstance(schema, dict) or schema.get("type") not in PLAIN:
         return False
-    schema = document["schema"]
-    return isinstance(schema, dict) and schema.get("type") in PLAIN
+    return bool(document.keys() == _PARTS)
 
 
 def key_in_header(record: Record, name: str) -> Document | None:
