@@ -29,6 +29,8 @@ from lakemirror.driver.engine.mirror_files import NotForEngine
 from lakemirror.driver.java import java_class
 from lakemirror.driver.writer.s3_access import S3, Secret
 from tests.driver.engine.test_engine import history, in_columns, several
+from tests.driver.engine.test_quarantine_in_columns import BAD_IN_EACH, NARROW, kept, watched
+from tests.driver.engine.test_quarantine_in_columns import batches as with_bad_records
 from tests.support import engines
 from tests.support.agreement import by_rules, differences
 from tests.support.delivery import Batches, cut, parts
@@ -93,6 +95,21 @@ def test_deletes_and_late_changes(columns: SparkSession, bucket: Bucket, tmp_pat
     mirroring.run(columns)
     require_right(columns, mirroring, 3)
     assert not orphans(columns, mirroring)
+
+
+@pytest.mark.long
+def test_bad_records_are_kept_in_the_bucket(
+    columns: SparkSession, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark makes the quarantine, and is not needed for it from then on."""
+    mirroring = delivered(tmp_path, bucket, with_bad_records(), **NARROW)
+    with watched(monkeypatch) as done:
+        mirroring.run(columns)
+    assert {name for name, number in done if number == 0} >= {"store"}
+    assert [(name, number) for name, number in done if number > 0] == []
+    rows = kept(columns, mirroring)
+    assert len({row["id"] for row in rows}) == len(rows) == 6 * BAD_IN_EACH
+    assert not list(tmp_path.rglob("quarantine"))
 
 
 @pytest.mark.thorough

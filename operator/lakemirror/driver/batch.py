@@ -32,6 +32,7 @@ from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, logs_of, reach
 from lakemirror.driver.decision import Decision, Held
 from lakemirror.driver.engine.engine import BatchRead, Engine
+from lakemirror.driver.engine.quarantine_rows import AsideRecord
 from lakemirror.driver.errors import (
     BadRecordRefused,
     OffsetsTaken,
@@ -158,6 +159,7 @@ class BatchApplier:
         self._ahead = LookAhead()
         in_columns = target is DELTA and not self._again and Engine.is_on(spark)
         self._engine = Engine(spark, self._app_id, self._spec.order) if in_columns else None
+        self._quarantine = None if self._engine is None else self._engine.quarantine_at(self._checkpoint)
 
     def _fixed(self, history: AuditHistory) -> Fixed:
         storage = open_storage(self._checkpoint, self._session)
@@ -199,6 +201,8 @@ class BatchApplier:
         self._tables.use(raw.sparkSession)
         if self._engine is not None and (self._first or is_other):
             self._engine.forget()
+        if self._quarantine is not None:
+            self._quarantine.begin()
         read = self._engine.read(raw, batch, self._memory) if self._engine is not None else None
         try:
             return self._apply(raw, batch, read or BatchRead())
@@ -223,7 +227,7 @@ class BatchApplier:
                 if overtaken:
                     parts.append(self._overtaken(raw, batch, read, overtaken, parsed))
                     read = read.without(overtaken)
-                corrected = self._close_corrected(raw)
+                corrected = self._close_corrected(raw, batch)
                 result = self._record(parts, read, results, batch)
                 return replace(result, corrected=corrected)
         finally:
@@ -261,12 +265,21 @@ class BatchApplier:
         if self._engine is None or not read.tables:
             return {}, ()
         spoilt: list[TableName] = []
-        if not keep_bad(list(read.aside()), raw, self._checkpoint, batch):
+        if not self._keep_bad(list(read.aside()), raw, batch):
             spoilt = [name for name, each in read.tables.items() if each.report.aside]
             self._engine.discard(spoilt)
         results, overtaken = self._engine.write(read.without(spoilt), batch)
         placed = {name: self._tables[name].left_at(each) for name, each in results.items()}
         return placed, [*overtaken, *spoilt]
+
+    def _keep_bad(self, records: Sequence[AsideRecord], raw: DataFrame, batch: Batch) -> bool:
+        """Store bad records that the engine has read.
+
+        Returns False, without storing any, if their places are not those of exactly as many records.
+        """
+        if self._quarantine is not None and self._quarantine.keep(records, batch, self._app_id):
+            return True
+        return keep_bad([each.bad for each in records], raw, self._checkpoint, batch)
 
     def _overtaken(
         self,
@@ -625,10 +638,12 @@ class BatchApplier:
             name, lambda: self._tables[name].write(decision, given.batch, self._app_id, replay=replay)
         )
 
-    def _close_corrected(self, raw: DataFrame) -> int:
+    def _close_corrected(self, raw: DataFrame, batch: Batch) -> int:
         """Close quarantined lines of files that the batch has in another form, and return how many."""
         files = self._spec.source.files
         if self._again or files is None or files.format not in ("records", "csv", "json"):
+            return 0
+        if self._quarantine is not None and not self._quarantine.may_correct(batch):
             return 0
         return quarantine.close_corrected(raw, self._checkpoint)
 

@@ -13,7 +13,7 @@ from lakemirror.driver.engine.saved_records import NotRecords
 
 
 def read(tasks: list[list[Piece]]) -> list[bytes]:
-    return [line for task in tasks for piece in task for block in lines_of(piece) for line in block]
+    return [line for task in tasks for piece in task for block, _ in lines_of(piece) for line in block]
 
 
 def written(folder: Path, contents: list[bytes]) -> list[tuple[str, int]]:

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from lakemirror.driver.columns.raw_records import RawRecords, octets_of
 from lakemirror.driver.engine.blocks import RAW
-from lakemirror.driver.engine.saved_records import NotRecords, records_of
+from lakemirror.driver.engine.saved_files import Piece, lines_of, rows_at
+from lakemirror.driver.engine.saved_records import Lines, NotRecords, lines_in, records_of
+from lakemirror.driver.read.files import records
 from lakemirror.driver.read.files.records import read_lines, read_records
+from lakemirror.driver.read.files.rows import _file_of
 
 USUAL = {
     "topic": "demo.public.items",
@@ -77,24 +80,34 @@ LEFT = {
 
 
 def read(lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    return [row for each in records_of([lines]) for row in rows_of(each)]
+    """The records of lines, without their places."""
+    some = Lines(lines, pa.nulls(len(lines), pa.string()), pa.array(range(len(lines)), pa.int64()))
+    return [without_place(row) for each in records_of([some]) for row in rows_of(each)]
 
 
-def rows_of(records: RawRecords) -> list[dict[str, Any]]:
-    texts = zip(map(octets_of, records.keys), map(octets_of, records.values), strict=True)
-    rows = zip(records.columns.to_pylist(), texts, strict=True)
+def rows_of(given: RawRecords) -> list[dict[str, Any]]:
+    texts = zip(map(octets_of, given.keys), map(octets_of, given.values), strict=True)
+    rows = zip(given.columns.to_pylist(), texts, strict=True)
     return [{**row, "key": key, "value": value} for row, (key, value) in rows]
+
+
+def without_place(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("file", "row")}
 
 
 def by_spark(spark: SparkSession, lines: Sequence[bytes], folder: Path) -> list[dict[str, Any]]:
     path = folder / "records.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in lines))
-    size = path.stat().st_size
-    found = read_records(spark, [path.as_uri()], size=size).orderBy("row").select(*RAW)
-    rows = found.toArrow().to_pylist()
-    kept = read_lines(spark, [path.as_uri()], size=size).select(F.count("*")).collect()[0][0]
-    assert kept == len(rows)
-    return rows
+    rows, mine = both(spark, [path])
+    assert mine["line"].null_count == mine.num_rows - len(rows) <= 1
+    return [without_place(row) for row in rows]
+
+
+def both(spark: SparkSession, files: Sequence[Path]) -> tuple[list[dict[str, Any]], pa.Table]:
+    """The records of files as Spark reads them, and their lines."""
+    uris, size = [f"file://{each}" for each in files], sum(each.stat().st_size for each in files)
+    found = read_records(spark, uris, size=size).orderBy("file", "row").select(*RAW)
+    return found.toArrow().to_pylist(), read_lines(spark, uris, size=size).toArrow()
 
 
 @pytest.mark.parametrize("line", [*LEFT.values(), "\ufeff" + changed()], ids=[*LEFT, "a byte order mark"])
@@ -120,6 +133,57 @@ def test_records_are_those_that_spark_reads(spark: SparkSession, tmp_path: Path)
     rows = by_spark(spark, lines, tmp_path)
     assert [row["problem"] for row in rows] == [None] * len(lines)
     assert read(lines) == rows
+
+
+@pytest.mark.parametrize("block", [1 << 24, 1_000])
+def test_places_are_those_that_spark_tells(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    """Of files with odd names and blank lines, read in one block each or in several."""
+    monkeypatch.setattr(records, "_LEAST_BLOCK", block)
+    monkeypatch.setattr(records, "BLOCK", block)
+    folder = tmp_path / "ä b%20;#+,="
+    folder.mkdir()
+    lines = [changed(offset=n).encode() for n in range(20)]
+    contents = {
+        "a.jsonl": b"\n".join(lines),
+        "b%41 (1)&é\u0301.jsonl": b" \n\n" + b"\n\n".join(lines) + b"\n\n",
+        "c.jsonl": b"\r\n",
+        "d.jsonl": lines[0],
+    }
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    files = sorted(folder.iterdir())
+    rows, read = both(spark, files)
+    found = [row for each in records_of(lines_in(read.to_batches(max_chunksize=3))) for row in rows_of(each)]
+    assert sorted(found, key=lambda row: (row["file"], row["row"])) == rows
+    assert len({row["file"] for row in rows}) == 3
+    size = sum(map(len, contents.values()))
+    told = [place for each in files for place in places_of(spark, each, records.block_of(size))]
+    assert sorted(told) == [(row["file"], row["row"]) for row in rows]
+
+
+def places_of(spark: SparkSession, path: Path, block: int) -> list[tuple[str, int]]:
+    """The places of the lines of a file, which a task has read itself."""
+    size = path.stat().st_size
+    starts = [start for _, each in lines_of(Piece(str(path), 0, size, size)) for start in each.tolist()]
+    found = rows_at(str(path), starts, block)
+    return [(_file_of(spark, str(path)), found[start]) for start in starts]
+
+
+def test_a_setting_that_packs_files_together_is_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    """A task would read lines of several files, of which only the first is named."""
+    for number in range(5):
+        (tmp_path / f"{number}.jsonl").write_text(f"{changed(offset=number)}\n" * 3, "utf-8")
+    told: Any = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
+    told.set("spark.sql.files.maxPartitionNum", "1")
+    try:
+        rows, read = both(spark, sorted(tmp_path.iterdir()))
+    finally:
+        told.remove("spark.sql.files.maxPartitionNum")
+    found = [row for each in records_of(lines_in(read.to_batches())) for row in rows_of(each)]
+    assert sorted(found, key=lambda row: (row["file"], row["row"])) == rows
+    assert [row["row"] for row in rows] == [0, 1, 2] * 5
 
 
 def damaged(rnd: random.Random) -> bytes:

@@ -295,7 +295,12 @@ _ENDS = {
 
 def _raw(blocks: Iterable[pa.RecordBatch]) -> Iterator[RawRecords]:
     for each in blocks:
-        yield RawRecords.of(each.append_column("problem", pa.nulls(each.num_rows, pa.string())))
+        problem, file, row = (
+            pa.nulls(each.num_rows, kind) for kind in (pa.string(), pa.string(), pa.int64())
+        )
+        columns = [*each.columns, problem, file, row]
+        names = [*each.schema.names, "problem", "file", "row"]
+        yield RawRecords.of(pa.RecordBatch.from_arrays(columns, names))
 
 
 def reports_in(blocks: Iterable[pa.RecordBatch]) -> list[Report]:

@@ -30,6 +30,8 @@ batch meets them:
 `stored_moves`        The images of rows that have changed their keys, which are beside the tombstones
 `table_change`        From what a fold says to new files, hidden rows and files that are taken out
 `commits`             The commits of a table: its tombstones, and then its rows
+`quarantine_rows`     Bad records as rows of the quarantine
+`quarantine_table`    Keeps bad records, and counts what is open, without a Spark job
 `file_systems`        What the files of a mirror are read and written with
 ====================  ====================================================================================
 """

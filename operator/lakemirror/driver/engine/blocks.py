@@ -29,7 +29,7 @@ from lakemirror.driver.columns.key_codes import without_signs
 from lakemirror.driver.columns.kinds import to_arrow
 from lakemirror.driver.columns.masks import Indices
 from lakemirror.driver.columns.payloads import Texts
-from lakemirror.driver.columns.raw_records import RawRecords, joined
+from lakemirror.driver.columns.raw_records import RawRecords, joined, octets_of
 from lakemirror.driver.engine.believed import CONNECTORS, Believed, Filter
 from lakemirror.driver.engine.filters import ODD_ROW, PLAIN_ROW, Questions
 from lakemirror.driver.engine.seen import NOTHING, Alone, Seen, seen
@@ -40,7 +40,10 @@ from lakemirror.driver.rules.positions import Origin, log_of, server_of, source_
 from lakemirror.driver.rules.restarts import Point, trusted
 from lakemirror.driver.rules.values import Event
 
-RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "problem")
+RAW: Final = (
+    *("topic", "partition", "offset", "timestamp", "key", "value", "headers", "problem"),
+    *("file", "row"),
+)
 """The columns of raw records that the job reads."""
 PARCELS: Final = "target INT, what STRING, number INT, bucket INT, content BINARY, task INT"
 """The schema of parcels. ``number`` is that of a table, ``bucket`` that of some of its keys.
@@ -62,6 +65,9 @@ CHANGES, ODD, REPORT = "changes", "odd", "report"
 """What parcels contain: plain changes in Arrow's format, events of odd records, or a `Report`."""
 MOST_HELD: Final = 1 << 28
 """How many bytes of raw records a task reads and holds as changes; Spark applies batches that have more."""
+MOST_ASIDE, MOST_ASIDE_BYTES = 1_000, 1 << 21
+"""How many records that cannot be applied a task returns with their bytes, and how many bytes; else none."""
+_MOMENT: Final = pa.timestamp("us", "UTC")
 _OPEN: Final = "its place depends on a snapshot"
 _NO_QUESTIONS: Final = Questions()
 _MANY: Final = 4_000
@@ -89,10 +95,28 @@ class Parcel(NamedTuple):
     task: int
 
 
+class RawRecord(NamedTuple):
+    """What a record has beside its place in a topic, as in `read.base.RAW`. The time is in microseconds."""
+
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str | None, bytes | None] | None] | None
+    file: str | None
+    row: int | None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it has."""
+        headers = [part for each in self.headers or () if each is not None for part in each]
+        return sum(len(each) for each in (self.key, self.value, *headers) if each is not None)
+
+
 class Aside(NamedTuple):
     """A record that cannot be applied: its place, and why.
 
     ``source`` is its table, None if that is not known. If it ``is_change``, it counts as one of its table.
+    ``raw`` is what else it has, None if tasks have too much of that.
     """
 
     partition: int
@@ -100,6 +124,7 @@ class Aside(NamedTuple):
     reason: str
     source: str | None
     is_change: bool
+    raw: RawRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +164,10 @@ class Report:
         """Return the same without the records that are not known to be changes."""
         changes = tuple(each for each in self.aside if each.is_change)
         return replace(self, records=self.records - self.unreadable, aside=changes)
+
+    def without_raw(self) -> Report:
+        """Return the same with no more of its records than their places."""
+        return replace(self, aside=tuple(each._replace(raw=None) for each in self.aside))
 
     def __or__(self, other: Report) -> Report:
         return replace(
@@ -187,7 +216,7 @@ def divided(
     reports: dict[str | None, Report] = {}
     changes: dict[tuple[int, int], list[pa.RecordBatch]] = {}
     events: dict[tuple[int, int], list[Event]] = {}
-    now, held = time.time_ns() // 1000, 0
+    now, held, room = time.time_ns() // 1000, 0, _Room()
     for topic, records in _gathered(blocks):
         held += records.nbytes
         is_full = held > MOST_HELD
@@ -199,7 +228,7 @@ def divided(
             reports[topic] = _both(before, Report(topic, number, records.num_rows))
             continue
         report, found, odd = _tried(records, number, tables[number], now)
-        reports[topic] = _both(before, report)
+        reports[topic] = _both(before, room.fitted(report))
         of_table = dividing.buckets[number]
         if found is not None and found.num_rows:
             for bucket, part in _buckets(found, tables[number], of_table):
@@ -214,7 +243,8 @@ def divided(
         reports[topic] = replace(reports[topic], odd=f"{topic}: {reason}")
     expected = {each.number for each in reports.values() if each.odd is None}
     schema = asking.schema
-    yield from _batches(_reported(reports.values(), task), schema)
+    told = (each.without_raw() if room.is_full or each.odd else each for each in reports.values())
+    yield from _batches(_reported(told, task), schema)
     yield from asking.rows()
     yield from _batches(_parcels(CHANGES, changes, packed, expected, dividing, task), schema)
     yield from _batches(_parcels(ODD, events, pickle.dumps, expected, dividing, task), schema)
@@ -227,6 +257,23 @@ def unread(reason: str, questions: Questions, task: int) -> Iterator[pa.RecordBa
 
 def _schema(questions: Questions) -> pa.Schema:
     return pa.schema([*SCHEMA, *questions.schema]) if questions else SCHEMA
+
+
+class _Room:
+    """Measures what a task returns of records that cannot be applied. Once that is too much, nothing fits."""
+
+    def __init__(self) -> None:
+        self._records = self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._records > MOST_ASIDE or self._bytes > MOST_ASIDE_BYTES
+
+    def fitted(self, report: Report) -> Report:
+        """Return a report with as much as fits."""
+        self._records += len(report.aside)
+        self._bytes += sum(each.raw.size for each in report.aside if each.raw is not None)
+        return report.without_raw() if self.is_full else report
 
 
 class _Asking:
@@ -381,6 +428,7 @@ def _read(
     report = Report(table.topic, number, records.num_rows, len(decoded.tombstones))
     recorded = records.column("timestamp").take(pa.array(decoded.numbers))
     alone, events, aside = list[Alone](), list[Event](), list[Aside]()
+    bad = list[int]()
     for at, record in zip(decoded.odd, odd_records.records_in(records, decoded.odd), strict=True):
         read = odd_records.read(record, table.facts, table.unrepresentable)
         reason = _against(read, table)
@@ -396,9 +444,26 @@ def _read(
             events += read.events
         elif isinstance(read, odd_records.Spoilt | Bad):
             aside.append(_aside(read, record.origin, table))
+            bad.append(int(at))
     given = (str(table.name), decoded.changes, decoded.streams, recorded, now)
     told = seen(*given, alone=alone, closer=table.closer)
-    return replace(report, seen=told, aside=tuple(aside)), decoded.changes, events
+    whole = (each._replace(raw=raw) for each, raw in zip(aside, _raw(records, bad), strict=True))
+    return replace(report, seen=told, aside=tuple(whole)), decoded.changes, events
+
+
+def _raw(records: RawRecords, numbers: Sequence[int]) -> Iterator[RawRecord]:
+    """Yield what some of the records of a block have beside their places."""
+    chosen = records.take(np.array(numbers, np.int64))
+    moments = chosen.column("timestamp").cast(_MOMENT).view(pa.int64()).to_pylist()
+    rest = chosen.columns.select(["headers", "file", "row"]).to_pylist()
+    for moment, key, value, each in zip(moments, chosen.keys, chosen.values, rest, strict=True):
+        headers = each.pop("headers")
+        listed = None if headers is None else list(map(_header, headers))
+        yield RawRecord(moment, octets_of(key), octets_of(value), listed, **each)
+
+
+def _header(given: Mapping[str, Any] | None) -> tuple[str | None, bytes | None] | None:
+    return None if given is None else (given["key"], given["value"])
 
 
 def _aside(read: odd_records.Spoilt | Bad, origin: Origin, table: Believed) -> Aside:

@@ -44,6 +44,8 @@ from lakemirror.driver.engine.file_systems import FileSystems, reason_against_pl
 from lakemirror.driver.engine.job import JobResult
 from lakemirror.driver.engine.mirror_files import MirrorFiles, NotForEngine
 from lakemirror.driver.engine.pauses import Pauses
+from lakemirror.driver.engine.quarantine_rows import AsideRecord
+from lakemirror.driver.engine.quarantine_table import QuarantineTable
 from lakemirror.driver.engine.stored_ends import DELETED, MOVED, TOMBSTONES, TombstoneFiles
 from lakemirror.driver.engine.summaries import summary_of
 from lakemirror.driver.engine.table_change import is_untidy, tidied
@@ -147,12 +149,12 @@ class BatchRead:
         """How many of its records are not known to be changes of a table."""
         return sum(each.report.unreadable for each in self.tables.values())
 
-    def aside(self) -> Iterator[BadRecord]:
+    def aside(self) -> Iterator[AsideRecord]:
         """Yield the records that cannot be applied."""
         for each in self.tables.values():
             for record in each.report.aside:
                 place = (str(each.report.topic), record.partition, record.offset)
-                yield BadRecord(*place, record.source, record.reason)
+                yield AsideRecord(BadRecord(*place, record.source, record.reason), record.raw)
 
     def without_unreadable(self) -> BatchRead:
         """Return the same without the records that are no changes, which somebody else keeps aside."""
@@ -223,6 +225,10 @@ class Engine:
     def is_on(cls, spark: SparkSession) -> bool:
         """Return whether the session's settings leave changes to it."""
         return in_columns({name: spark.conf.get(name, "") or "" for name in LAKEMIRRORS})
+
+    def quarantine_at(self, checkpoint: str) -> QuarantineTable:
+        """Return the quarantine of a checkpoint."""
+        return QuarantineTable(self._spark, self._systems, checkpoint)
 
     def forget(self) -> None:
         """Believe nothing any more: somebody else may have changed mirrors."""

@@ -22,8 +22,8 @@ from lakemirror.driver.engine.believed import Believed
 from lakemirror.driver.engine.blocks import PARCELS, RAW, REPORT, Dividing, Report, divided, unread
 from lakemirror.driver.engine.buckets import FOUND, Done, StoredMirror, folded
 from lakemirror.driver.engine.filters import Questions
-from lakemirror.driver.engine.saved_files import PiecesOfTasks, pieces
-from lakemirror.driver.engine.saved_records import NotRecords, records_of
+from lakemirror.driver.engine.saved_files import PiecesOfTasks, pieces, placed
+from lakemirror.driver.engine.saved_records import NotRecords, lines_in, records_of
 from lakemirror.driver.read.base import SavedLines
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,18 @@ def run(
             reports[content.topic] = content if before is None else before | content
         else:
             done.setdefault(row["number"], []).append(content)
+    if lines is not None and lines.files is not None:
+        reports = _placed(reports, lines)
     return JobResult(reports, done)
+
+
+def _placed(reports: dict[str | None, Report], lines: SavedLines) -> dict[str | None, Report]:
+    """Return reports whose records have their places in files, or no more than their places in topics."""
+    try:
+        return placed(reports, lines)
+    except OSError as error:
+        log.debug("the places of records that cannot be applied are left to Spark: %s", error)
+        return {topic: each.without_raw() for topic, each in reports.items()}
 
 
 def _input(raw: DataFrame, lines: SavedLines | None) -> tuple[DataFrame, _Reading]:
@@ -119,7 +130,7 @@ def _as_they_are(blocks: Iterator[pa.RecordBatch]) -> Iterator[RawRecords]:
 
 
 def _of_lines(blocks: Iterator[pa.RecordBatch]) -> Iterator[RawRecords]:
-    return records_of(block.column("line").to_pylist() for block in blocks)
+    return records_of(lines_in(blocks))
 
 
 @dataclass(frozen=True)

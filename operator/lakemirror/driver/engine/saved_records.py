@@ -8,8 +8,9 @@ record, an unknown member, a number where a text is expected) is for Spark, whic
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -48,12 +49,43 @@ _NO_HEADERS: Final[Mapping[bytes, list[tuple[str | None, bytes | None]] | None]]
 """What most records have."""
 
 
-def records_of(blocks: Iterable[Sequence[bytes]]) -> Iterator[RawRecords]:
-    """Yield blocks of raw records for blocks of lines, none of which is blank. Raises NotRecords."""
-    for lines in blocks:
+class Lines(NamedTuple):
+    """A block of lines, none of which is blank, the file of each, and its place there (`blocks.RAW`)."""
+
+    lines: Sequence[bytes]
+    files: pa.Array
+    rows: pa.Array
+
+
+def lines_in(blocks: Iterable[pa.RecordBatch]) -> Iterator[Lines]:
+    """Yield the lines in blocks that a task gets from Spark (`read.files.records.read_lines`)."""
+    file: str | None = None
+    for block in blocks:
+        files = _filled(file, block.column("file"))
+        if len(files):
+            file = files[-1].as_py()
+        lines, rows = block.column("line"), block.column("row")
+        if lines.null_count:  # of a blank line that begins a file
+            there = lines.is_valid()
+            lines, files, rows = (each.filter(there) for each in (lines, files, rows))
+        yield Lines(lines.to_pylist(), files, rows)
+
+
+def _filled(before: str | None, files: pa.Array) -> pa.Array:
+    """Return for each line the file that was named last, which is the one ``before`` until one is named."""
+    named = files.is_valid().to_numpy(zero_copy_only=False)
+    known = pa.array([before, *files.drop_null().to_pylist()], pa.string())
+    return known.take(pa.array(np.cumsum(named)))
+
+
+def records_of(blocks: Iterable[Lines]) -> Iterator[RawRecords]:
+    """Yield blocks of raw records for blocks of lines. Raises NotRecords."""
+    for lines, files, rows in blocks:
         with without_collecting():
             records = _block(lines)
-        yield records
+        columns = [*records.columns.columns, files, rows]
+        named = pa.RecordBatch.from_arrays(columns, [*records.columns.schema.names, "file", "row"])
+        yield replace(records, columns=named)
 
 
 def _block(lines: Sequence[bytes]) -> RawRecords:

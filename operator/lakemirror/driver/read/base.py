@@ -68,12 +68,15 @@ class SourceFile:
 class SavedLines:
     """The records of a batch, each as a line of JSON whose key and value are text.
 
-    ``frame`` returns the lines that are not blank (``line`` BINARY). ``files`` are the paths and the sizes of
-    the files that have them, in bytes, if all of these are plain files on a local disk, and otherwise None.
+    ``frame`` returns the lines (`files.records.read_lines`). ``files`` are the paths and the sizes of the
+    files that have them, in bytes, if all of these are plain files on a local disk, and otherwise None. Of
+    such files, Spark reads ``block`` bytes at a time, and ``name`` returns what is the ``file`` of records.
     """
 
     frame: Callable[[], DataFrame]
     files: tuple[tuple[str, int], ...] | None = None
+    block: int = 1
+    name: Callable[[str], str] = str
 
 
 def _no_lines() -> None:

@@ -25,6 +25,9 @@ from lakemirror.driver import faults
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import open_storage
+from lakemirror.driver.engine.engine import Engine
+from lakemirror.driver.engine.file_systems import FileSystems
+from lakemirror.driver.engine.quarantine_table import QuarantineTable
 from lakemirror.driver.errors import CheckpointInUse
 from lakemirror.driver.parse.encodings import Encoding, encoding_of
 from lakemirror.driver.read.base import CONTENT, RAW_NAMES, REREAD, Batch, SourceFile
@@ -118,6 +121,9 @@ class Replayer:
         self._session = spark.newSession()  # so that its settings are separate from the streaming query's
         self._alone, self._told, self._encoding = alone, told, encoding
         self._checkpoint = pipeline.spec.checkpoint
+        in_columns = Engine.is_on(spark)
+        systems = FileSystems(spark)
+        self._table = QuarantineTable(spark, systems, self._checkpoint) if in_columns else None
         # A bad record stays in the quarantine here: there is no stream to stop.
         spec = pipeline.spec.model_copy(update={"on_bad_record": "quarantine"})
         self._pipeline = pipeline.model_copy(update={"spec": spec})
@@ -176,7 +182,8 @@ class Replayer:
 
     def open_counts(self) -> quarantine.OpenRecords:
         """Return the number of open records by table and scope."""
-        return quarantine.open_counts(self._session, self._checkpoint)
+        found = None if self._table is None else self._table.open_counts()
+        return quarantine.open_counts(self._session, self._checkpoint) if found is None else found
 
     def count(self, chosen: Column) -> dict[str, int]:
         """Return the number of open records that meet a condition, by table."""

@@ -172,8 +172,9 @@ class LocalFiles:
 
     def write(self, file: File) -> None:
         path = self._table / file.path
-        if path.parent != self._table and self._table.exists():  # a table that was removed stays so
-            path.parent.mkdir(parents=True, exist_ok=True)
+        if self._table.exists():  # a table that was removed stays so
+            for each in reversed(path.relative_to(self._table).parents[:-1]):
+                _make_folder(self._table / each, self._mode)
         _write(path, file.content, self._mode)
         _settle(path.parent)
 
@@ -210,12 +211,7 @@ class LocalLogStore:
     def begin(self) -> None:
         """Make the folder of the log and that of its table, in one that exists: what was removed stays so."""
         for folder in (self._log.parent, self._log):
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                continue
-            folder.chmod(self._mode | (self._mode & 0o444) >> 2)  # whoever may read files may enter
-            _settle(folder.parent)
+            _make_folder(folder, self._mode)
 
     def stamp(self, name: str) -> Stamp | None:
         return _stamp(self._log / name)
@@ -286,6 +282,16 @@ def _stamp(path: Path) -> Stamp | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return Stamp(found.st_size, f"{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}")
+
+
+def _make_folder(folder: Path, mode: int) -> None:
+    """Make a folder durably, unless it exists. ``mode`` is that of the files in it."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return
+    folder.chmod(mode | (mode & 0o444) >> 2)  # whoever may read files may enter
+    _settle(folder.parent)
 
 
 def _write(path: Path, content: object, mode: int) -> None:

@@ -10,12 +10,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.readwriter import DataFrameReader
 
+from lakemirror.driver.expressions import kept
 from lakemirror.driver.read.files.limits import LONGEST_LINE
 from lakemirror.driver.read.files.listing import literal
 
 BLOCK: Final = 16 * 2**20
 """The number of bytes of a file that a task reads: small enough that one file keeps several cores busy."""
 _IN_BLOCK: Final = 2**33 - 1
+_NO_AUTHORITY: Final = "^([^:/]+):///"
+"""How a URI without an authority begins. In ``_metadata.file_path``, it has one slash there."""
 
 NO_RECORD: Final = (
     r"^the line |^the record has no (topic|partition|offset)$|^(key|value) is not base64, "
@@ -35,8 +38,19 @@ def lines(spark: SparkSession, uris: Sequence[str], block: int = BLOCK) -> DataF
 
 
 def lines_alone(spark: SparkSession, uris: Sequence[str], block: int = BLOCK) -> DataFrame:
-    """Return (line) of text files, without the places, which Spark would copy each line for."""
-    return in_blocks(spark, _text(uris), {"line": F.col("value")}, block)
+    """Return (line, row, file) of text files, as `lines` does, with ``file`` in the first line of each block.
+
+    A task reads the lines of a block in their order. In each line, Spark would have to copy the file's name,
+    and for the columns of ``_metadata`` the line as well.
+    """
+    return in_blocks(spark, _text(uris), _alone(), block)
+
+
+@kept
+def _alone() -> Mapping[str, Column]:
+    row = in_block()
+    file = F.when(row == 0, F.regexp_replace(F.input_file_name(), _NO_AUTHORITY, "$1:/"))
+    return {"line": F.col("value"), "row": F.input_file_block_start() + row, "file": file}
 
 
 def _text(uris: Sequence[str]) -> Callable[[DataFrameReader], DataFrame]:
@@ -71,6 +85,7 @@ def in_blocks(
     reader = spark.newSession()
     reader.conf.set("spark.sql.files.openCostInBytes", str(2**40))
     reader.conf.set("spark.sql.files.maxPartitionBytes", block)
+    reader.conf.unset("spark.sql.files.maxPartitionNum")
     # Many files are listed by a job: use one task per core, not one per file.
     # A line that is longer has been added since its file was measured: the file has grown, and is read again.
     reader.conf.set("mapreduce.input.linerecordreader.line.maxlength", LONGEST_LINE + 16)

@@ -36,8 +36,20 @@ def read_records(spark: SparkSession, uris: list[str], *, size: int = 0, base64:
 
 
 def read_lines(spark: SparkSession, uris: list[str], *, size: int = 0) -> DataFrame:
-    """Return the lines (``line`` BINARY) of the records that `read_records` returns."""
-    return _not_blank(lines_alone(spark, uris, _block(size))).select(F.col("line").cast("binary"))
+    """Return the lines of the records that `read_records` returns: line BINARY, row BIGINT, file STRING.
+
+    The first row of a block has its ``file``, also if its line is blank, and so null (`lines.lines_alone`).
+    """
+    columns, says_something = _of_lines()
+    return lines_alone(spark, uris, block_of(size)).select(*columns).where(says_something)
+
+
+@kept
+def _of_lines() -> tuple[list[Column], Column]:
+    """Return the columns to select from lines, and the condition for a row."""
+    line, row, file = map(F.col, ("line", "row", "file"))
+    told = F.when(_is_not_blank(line), line.cast("binary")).alias("line")
+    return [told, row, file], line.isNotNull() | file.isNotNull()
 
 
 @kept
@@ -71,10 +83,10 @@ def _steps(base64: bool) -> list[list[Column]]:
 
 def _lines(spark: SparkSession, uris: list[str], size: int) -> DataFrame:
     """Return (line, file, row) of all lines that are not blank."""
-    return _not_blank(lines(spark, uris, _block(size)))
+    return lines(spark, uris, block_of(size)).where(_is_not_blank(F.col("line")))
 
 
-def _block(size: int) -> int:
+def block_of(size: int) -> int:
     """Return how many bytes of a file a task reads.
 
     It depends only on the batch, so that a replay numbers its lines the same way.
@@ -82,9 +94,8 @@ def _block(size: int) -> int:
     return min(max(size // 2 + 1, _LEAST_BLOCK), BLOCK)
 
 
-def _not_blank(read: DataFrame) -> DataFrame:
-    line = F.col("line")
-    return read.where(line.startswith("{") | line.rlike(r"\S"))
+def _is_not_blank(line: Column) -> Column:
+    return line.startswith("{") | line.rlike(r"\S")
 
 
 def _parsed(line: Column) -> Column:

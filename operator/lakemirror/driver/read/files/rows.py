@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from py4j.protocol import Py4JJavaError
@@ -19,7 +20,7 @@ from lakemirror.driver.read.base import CONTENT, RAW_NAMES, REREAD, SavedLines
 from lakemirror.driver.read.files import limits
 from lakemirror.driver.read.files.ledger import InputFile
 from lakemirror.driver.read.files.listing import Inputs
-from lakemirror.driver.read.files.records import read_lines, read_records
+from lakemirror.driver.read.files.records import block_of, read_lines, read_records
 from lakemirror.driver.read.files.text_rows import csv_rows, json_rows
 from lakemirror.driver.read.files.texts import TextFiles
 from lakemirror.driver.read.files.typed_rows import BeyondLimit, NotReadable, TypedFiles
@@ -152,7 +153,9 @@ class _Records(_Texts):
         storage, plain = self._inputs.storage(), None
         if isinstance(storage, LocalStorage) and not any(map(self._files.is_compressed, uris)):
             plain = tuple((str(storage.path / each.name), each.size) for each in files)
-        return SavedLines(lambda: read_lines(self._spark, uris, size=sum(f.size for f in files)), plain)
+        size = sum(each.size for each in files)
+        frame, name = partial(read_lines, self._spark, uris, size=size), partial(_file_of, self._spark)
+        return SavedLines(frame, plain, block_of(size), name)
 
 
 class _Rows(_Texts):
@@ -270,6 +273,12 @@ def as_reread(rows: DataFrame) -> DataFrame:
     """Return rows of files, marked as ones that are read even though tables may already have their files."""
     mark = F.struct(F.lit(REREAD).alias("key"), F.lit(bytearray()).alias("value"))
     return rows.withColumn("headers", F.concat("headers", F.array(mark)))
+
+
+def _file_of(spark: SparkSession, path: str) -> str:
+    """Return the column ``file`` of the records of a file on a local disk."""
+    files, place = file_system(spark, f"file://{path}")
+    return re.sub("^file:/+", "file:/", str(files.makeQualified(place).toUri().toString()))
 
 
 def place_of(spark: SparkSession, uri: str) -> str:
