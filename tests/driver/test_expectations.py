@@ -17,7 +17,7 @@ from lakemirror.driver.runtime.display import table_line
 from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.runtime.supported import WrongFilter
 from tests.support.mirroring import Mirroring, at
-from tests.support.records import UNAVAILABLE, Column
+from tests.support.records import UNAVAILABLE, Column, PostgresPosition, Record, Table
 from tests.support.shop import Shop, table
 
 pytestmark = pytest.mark.guarantee(
@@ -173,6 +173,34 @@ def test_of_changes_at_one_position_the_last_arrival_is_judged(spark: SparkSessi
     assert tables["demo.public.good"].error is None
     assert rows(spark, mirroring, "bad") == [(1, 1)]
     assert "1 record(s) of demo.public.bad do not meet" in (tables["demo.public.bad"].error or "")
+
+
+@pytest.mark.long
+def test_a_row_that_would_be_shown_holds_its_table_wherever_its_change_stands(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop, tied, opened, read = Shop(), table("tied", V), table("opened", V), table("read", V)
+    first, place = shop.create(tied, id=1, v=1), shop.next()
+    snapshot = PostgresPosition(9_000, None, 1, shop.next().ts_us, "last")
+    open_too = PostgresPosition(5_000, None, 2, shop.next().ts_us)
+
+    def update(of: Table, at: PostgresPosition, v: int) -> list[Record]:
+        return shop.send(of, of.update(at, {"id": 1, "v": v}, {"id": 1, "v": 1}))
+
+    first += update(tied, place, 2)
+    first += shop.send(opened, opened.read(snapshot, {"id": 1, "v": 1}))
+    second = [*update(tied, place, -1), *update(opened, open_too, -1)]
+    second += shop.send(read, read.read(snapshot, {"id": 1, "v": -1}))
+    first += update(read, open_too, 3)
+    names = ("tied", "opened", "read")
+    entries = [{"source": of, "expectations": [unmet("v > 0", "fail")]} for of in names]
+    mirroring = Mirroring(tmp_path, {"tables": entries}).deliver([first, second])
+    tables = mirroring.run(spark).tables
+    found = {name: (rows(spark, mirroring, name), tables[f"demo.public.{name}"].error) for name in names}
+    assert found["read"] == ([(1, 3)], None), "the row was read before it was changed"
+    assert (found["tied"][0], found["opened"][0]) == ([(1, 2)], [(1, 1)])
+    for name in ("tied", "opened"):
+        assert "1 record(s) of demo.public" in (found[name][1] or ""), name
 
 
 @pytest.mark.long

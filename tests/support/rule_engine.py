@@ -16,7 +16,7 @@ from lakemirror.api.tables import match_table
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules import drift, row_keys
 from lakemirror.driver.rules.append import Listed, append, former_row, replaces
-from lakemirror.driver.rules.batch import Mirror, VersionedMirror, apply, apply_versions
+from lakemirror.driver.rules.batch import Mirror, VersionedMirror, apply, apply_versions, gone_of
 from lakemirror.driver.rules.conditions import (
     Condition,
     Evidence,
@@ -322,18 +322,20 @@ class Applying:
         bad = [each for each in events if any(name in failing for name in each.violates)]
         if table.mode != "scd1" or not bad:
             return bool(bad)
-        mirror, settings = table.mirror, Table(former=table.mirror.truncated, truncates=truncates)
+        mirror, settings = table.mirror, replace(self._settings(truncates), former=table.mirror.truncated)
+        gone = mirror.tombstones if settings.soft else gone_of(mirror.tombstones, mirror.images, events)
         of_key = {key: [each for each in events if each.key == key] for key in {each.key for each in bad}}
         return any(
-            shown_violation(mine, mirror.rows.get(key), mirror.tombstones.get(key), settings, failing)
+            shown_violation(mine, mirror.rows.get(key), gone.get(key), settings, failing)
             for key, mine in of_key.items()
         )
 
-    def _merge(self, events: Sequence[Event], truncates: Sequence[Truncated]) -> None:
+    def _settings(self, truncates: Sequence[Truncated]) -> Table:
+        """What the rules need to know of the table, with the truncates of a batch."""
         table = self.table
         columns = list(table.columns)
         tracked = [name for name in columns if name not in table.key]
-        settings = Table(
+        return Table(
             columns,
             tracked,
             table.asked.soft,
@@ -342,6 +344,9 @@ class Applying:
             corrects=table.corrects,
             now=0,
         )
+
+    def _merge(self, events: Sequence[Event], truncates: Sequence[Truncated]) -> None:
+        table, settings = self.table, self._settings(truncates)
         if table.mode == "scd2":
             versions = apply_versions(table.versions, events, Tracking(settings))
             table.versions = _as_of_lives(table, versions.mirror)

@@ -694,6 +694,38 @@ def test_a_violation_that_is_overtaken_holds_nothing() -> None:
             shown_violation([bad], None, None, replace(TABLE, former=Truncated(at(floor))), failing) == found
         )
     assert shown_violation([bad], None, None, TABLE, ["other"]) is None
+    for table in (TABLE, SOFT):
+        assert (
+            shown_violation([bad], None, None, replace(table, truncates=[Truncated(at(6))]), failing) is None
+        )
+
+
+def test_a_violation_holds_its_table_wherever_its_row_would_be_shown() -> None:
+    bad, failing = event("u", 5, v=-1, note="b", violates=("positive",)), ["positive"]
+    earlier = row(5, 1, "f")._replace(origin=Origin("t", 0, 4))
+    assert shown_violation([bad], earlier, None, TABLE, failing) == bad, "it came later at one position"
+    assert shown_violation([bad], earlier._replace(values=bad.row), None, TABLE, failing) is None
+
+    opened, good = bad._replace(unanchored=True), event("u", 5, v=5, unanchored=True)
+    read = row(8, 1, "f", op="r")._replace(origin=Origin("t", 0, 4))
+    assert shown_violation([opened], read, None, TABLE, failing) == opened, "it was open during the snapshot"
+    assert shown_violation([event("r", 8, 4, v=1), opened], None, None, TABLE, failing) == opened
+    shown = event("r", 8, 4, v=-1, violates=("positive",))
+    assert shown_violation([shown, good], None, None, TABLE, failing) is None
+    assert shown_violation([shown], row(5, 5, "f"), None, TABLE, failing) is None, "it was read before"
+    assert (
+        shown_violation([shown], row(5, 5)._replace(origin=Origin("t", 0, 3)), None, TABLE, failing) == shown
+    )
+
+
+def test_a_truncate_says_nothing_of_violations_and_conflicts_in_another_partition() -> None:
+    bad = event("u", 5, seq=at(5, major=0), v=-1, violates=("positive",))
+    create, stored = event("c", 5, seq=at(5, major=0), v=1), row(4, 4)._replace(seq=at(4, major=0))
+    for partition, other in ((0, False), (1, True)):
+        former = Truncated(at(6, major=0), Kind.OFFSET, Origin("t", partition, 6))
+        table = replace(TABLE, former=former)
+        assert shown_violation([bad], None, None, table, ["positive"]) == (bad if other else None)
+        assert conflict([create], stored, None, table) == (create if other else None)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lakemirror.driver.codes import Op
+from lakemirror.driver.orders import Fact, Floor
 from lakemirror.driver.plan.mirrored import MirroredTable, stored_key
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.reduce.bounds import within
 from lakemirror.driver.reduce.table import Reduced
-from lakemirror.driver.reduce.waiting import is_checked
+from lakemirror.driver.reduce.waiting import floor_of
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.tombstones import encoded_key
 
@@ -28,9 +29,10 @@ def refuse_conflicts(table: MirroredTable, plan: TablePlan, reduced: Reduced) ->
     if table.settings.on_conflict != "fail" or reduced.events is None or not plan.reading.key:
         return
     deleted = table.tombstones.deleted() if table.mirror.exists else None
-    former = None if is_checked(table, plan.seen) else plan.former_floor
+    order = floor_of(table, plan.seen)
+    former = plan.former_floor if order is None else None
     floors = [floor for floor in (plan.seen.floor, former) if floor is not None]
-    found = conflicts(reduced.events, stored_rows(table, plan, reduced), deleted, floors)
+    found = conflicts(reduced.events, stored_rows(table, plan, reduced), deleted, floors, order)
     first = found.orderBy("seq").select("topic", "partition", "offset").first()
     if first is None:
         return
@@ -45,18 +47,22 @@ def refuse_conflicts(table: MirroredTable, plan: TablePlan, reduced: Reduced) ->
 
 
 def conflicts(
-    events: DataFrame, stored: DataFrame | None, deleted: DataFrame | None, floors: list[bytes]
+    events: DataFrame,
+    stored: DataFrame | None,
+    deleted: DataFrame | None,
+    floors: list[bytes],
+    order: Floor | None = None,
 ) -> DataFrame:
     """Return the creates of an event frame that meet a live row: key, seq, topic, partition, offset.
 
     ``stored`` are rows of the mirror: key, stored, live. ``deleted`` are tombstones, with their key as text.
-    ``floors`` are the sequences of truncates.
+    ``floors`` are the sequences of truncates, ``order`` is a truncate that does not compare with all events.
 
     The newest fact known from before the create says whether its row is live. A create that is not newer than
     what is stored is a duplicate or stale. Keys with changes of transactions that were open during a snapshot
     are skipped, because their sequences are inconclusive.
     """
-    facts = F.max_by(F.struct("op", "topic", "partition", "offset"), "offset").alias("last")
+    facts = F.max_by(F.struct("op", "event_time", "topic", "partition", "offset"), "offset").alias("last")
     open_too = F.max("unanchored").alias("unanchored")
     once = events.where("key IS NOT NULL").groupBy("key", "seq").agg(facts, open_too)
     by_key = Window.partitionBy("key")
@@ -78,6 +84,8 @@ def conflicts(
         creates = creates.join(gone, encoded_key(creates) == F.col("_key"), "left").drop("_key")
         known.append(_fact(F.col("gone"), F.lit(True)))
     known += [_fact(F.lit(floor), F.lit(True)) for floor in floors]
+    if order is not None:
+        known.append(_fact(F.when(order.compares(Fact.of_event()), F.lit(order.seq)), F.lit(True)))
     newest = known[0] if len(known) == 1 else F.greatest(*known)
     late = reduce(Column.__or__, [F.coalesce(each["seq"] >= F.col("seq"), F.lit(False)) for each in known])
     return creates.where(~late & newest.isNotNull() & ~newest["gone"]).select(

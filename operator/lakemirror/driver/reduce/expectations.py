@@ -11,20 +11,22 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakemirror.driver.codes import WITH_ROW
 from lakemirror.driver.parse.expectations import VIOLATIONS, Expected
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.table import TablePlan
-from lakemirror.driver.reduce.conflicts import stored_rows
 from lakemirror.driver.reduce.events import ARRIVAL
-from lakemirror.driver.reduce.gate import follows
-from lakemirror.driver.reduce.table import Reduced
+from lakemirror.driver.reduce.scd1 import is_newer
+from lakemirror.driver.reduce.table import Reduced, bounded, merging
 from lakemirror.driver.results import Violated
-from lakemirror.driver.tables.tombstones import encoded_key
+from lakemirror.driver.tables.columns import T
 
 
 def violations(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> tuple[Violated, ...]:
@@ -79,28 +81,30 @@ def _shown(table: MirroredTable, plan: TablePlan, reduced: Reduced, names: Seque
     """Return the events that have one of these violations and whose row would be shown."""
     assert reduced.events is not None
     violates = F.arrays_overlap(VIOLATIONS, F.array(*map(F.lit, names)))
-    good = reduced.events.where("problem IS NULL")
-    wanted = ("key", "seq", "topic", "partition", "offset", VIOLATIONS)
-    bad = good.where(violates).select(*wanted)
+    bad = reduced.events.where("problem IS NULL").where(violates)
+    bad = bad.select("key", "seq", *ARRIVAL, VIOLATIONS)
     if plan.mode != "scd1":
         return bad
-    place = F.struct("seq", *ARRIVAL)  # of changes at one position, the last arrival is shown
-    newest = good.groupBy(F.col("key").alias("_key")).agg(F.max(place).alias("_newest"))
-    bad = bad.join(newest, F.col("key") == F.col("_key")).where(place == F.col("_newest")).select(*wanted)
-    floor = max(filter(None, (plan.seen.floor, plan.former_floor)), default=None)
-    if floor is not None:
-        bad = bad.where(F.col("seq") > F.lit(floor))
-    stored = stored_rows(table, plan, reduced)
-    if stored is None:
-        return bad
-    rows = stored.select(F.col("key").alias("_key"), "stored")
-    bad = bad.join(rows, F.col("key") == F.col("_key"), "left").where("stored IS NULL OR seq > stored")
-    bad = bad.select(*wanted)
-    deleted = table.tombstones.deleted()
-    if deleted is None:
-        return bad
-    place = F.struct("seq", "topic", "partition", "offset").alias("_gone")
-    gone = deleted.select(F.col("key").alias("_key"), place)
-    bad = bad.join(gone, encoded_key(bad) == F.col("_key"), "left")
-    newer = F.col("_gone").isNull() | (F.col("seq") > F.col("_gone.seq")) | follows(F.col("_gone"))
-    return bad.where(newer).select(*wanted)
+    written = _written(table, plan, reduced).select(
+        F.col("key").alias("_key"), F.struct(*ARRIVAL).alias("_place")
+    )
+    is_it = (F.col("key") == F.col("_key")) & (F.struct(*ARRIVAL) == F.col("_place"))
+    return bad.join(written, is_it, "left_semi")
+
+
+def _written(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> DataFrame:
+    """Return the states whose row the mirror shows after the batch: key, and where their event was read."""
+    assert reduced.state is not None
+    states = reduced.state.frame.where(F.col("key").isNotNull() & F.col("op").isin(*WITH_ROW))
+    if plan.seen.floor is not None:  # if deletes are soft, the truncate leaves a deleted row
+        states = states.where(F.col("seq") > F.lit(plan.seen.floor))
+    if not table.mirror.exists:
+        return states.select("key", *ARRIVAL)
+    stored = bounded(table.rows(), plan, reduced)
+    kinds = {each.name: each.dataType for each in stored.schema}
+    same_key = [T(name) == F.col("s.key")[name] for name in plan.reading.key]
+    both = states.alias("s").join(stored, reduce(Column.__and__, same_key), "left")
+    columns = {name: kind for name, kind in plan.reading.columns.items() if kinds.get(name) == kind}
+    newer = is_newer(replace(merging(plan, reduced), columns=columns))
+    shown = both.where(T(plan.reading.key[0]).isNull() | newer)
+    return shown.select("s.key", *[f"s.{name}" for name in ARRIVAL])

@@ -491,6 +491,14 @@ def bounds_of(plan: TablePlan, counts: StateCounts) -> dict[str, Bound]:
     }
 
 
+def bounded(stored: DataFrame, plan: TablePlan, reduced: Reduced) -> DataFrame:
+    """Return the stored rows whose keys are within the bounds of the batch's keys."""
+    for name, (low, high) in reduced.counts.bounds.items():
+        if low is not None:
+            stored = stored.where(bounds.within(T(name), plan.reading.columns[name], low, high))
+    return stored
+
+
 def _with_truncates(events: DataFrame, truncates: DataFrame, reading: Reading) -> DataFrame:
     """Return an event frame with the truncates of its table added as events without a row.
 

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Final, Literal, NamedTuple
 
 from lakemirror.driver.codes import WITH_ROW, Op
-from lakemirror.driver.rules.merge import is_above
+from lakemirror.driver.rules.merge import shown
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import NOTHING, Event, Row, Tombstone, Values
 
@@ -227,7 +227,5 @@ def shown_violation(
     nowhere: the table is not held by it, so that held records are applied once the source has corrected its
     rows. Where every event is kept (versions, append), each one counts.
     """
-    last = max(events, key=lambda each: each.arrival, default=None)
-    if last is None or not any(name in failing for name in last.violates):
-        return None
-    return last if is_above(last, stored, tombstone, table) else None
+    event = shown(events, stored, tombstone, table)
+    return event if event is not None and any(name in failing for name in event.violates) else None

@@ -34,7 +34,7 @@ def conflict(
         return None
     before: Event | None = None
     for event in _one_at_each_place(events):
-        known = _known(before, stored, tombstone, table)
+        known = _known(event, before, stored, tombstone, table)
         late = any(each.seq >= event.seq for each in known)
         if event.op == Op.CREATE and known and not late and not max(known).gone:
             return event
@@ -51,12 +51,13 @@ def _one_at_each_place(events: Sequence[Event]) -> list[Event]:
 
 
 def _known(
-    before: Event | None, stored: Row | None, tombstone: Tombstone | None, table: Table
+    event: Event, before: Event | None, stored: Row | None, tombstone: Tombstone | None, table: Table
 ) -> list[_Known]:
+    """Return what is known of the key of an event, of which ``before`` is the one before it in the batch."""
     known = [] if before is None else [_Known(before.seq, before.is_delete)]
     if stored is not None:
         known.append(_Known(stored.seq, not stored.is_live))
     if tombstone is not None:
         known.append(_Known(tombstone.seq, True))
-    floors = [table.former, table.floor_of_batch]
-    return known + [_Known(each.seq, True) for each in floors if each is not None]
+    floors = [each for each in (table.former, table.floor_of_batch) if each is not None]
+    return known + [_Known(each.seq, True) for each in floors if each.compares(event.place)]

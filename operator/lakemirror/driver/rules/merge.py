@@ -84,15 +84,21 @@ def _before_stored(state: State, stored: Row, inherited: Inherited, table: Table
     return with_inherited(forgetting(state, stored, table), inherited, table, stored, stored.seq)
 
 
-def is_above(event: Event, stored: Row | None, tombstone: Tombstone | None, table: Table) -> bool:
-    """Return whether an event comes after all that the mirror knows of its key."""
-    if table.floor is not None and event.seq <= table.floor.seq:
-        return False
-    if stored is not None and event.seq <= stored.seq:
-        return False
-    if tombstone is None or event.seq > tombstone.seq:
-        return True
-    return event.seq == tombstone.seq and event.origin.follows(tombstone.origin)
+def shown(
+    events: Sequence[Event], stored: Row | None, tombstone: Tombstone | None, table: Table
+) -> Event | None:
+    """Return the event of a key whose row the mirror shows after a batch, None if it shows that of none."""
+    live, _ = apart(placed(events, () if stored is None else (stored,)), table)
+    state = newest(live, table)
+    if state is None or state.is_delete:
+        return None
+    number, event = live[-1]
+    floor = table.floor_of_batch
+    if floor is not None and floor.removes(event.place):  # if deletes are soft, it leaves a deleted row
+        return None
+    state = gated(state, tombstone, table)
+    is_shown = state.is_written and (stored is None or is_newer(state, stored, table))
+    return events[number] if is_shown else None
 
 
 def _in_order(events: Sequence[Event], outcomes: Mapping[int, Outcome]) -> list[Outcome]:

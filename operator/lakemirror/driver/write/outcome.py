@@ -16,10 +16,9 @@ from lakemirror.driver.codes import WITH_ROW, Op
 from lakemirror.driver.joins import hinted
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
-from lakemirror.driver.reduce.bounds import within
 from lakemirror.driver.reduce.history import History
 from lakemirror.driver.reduce.scd1 import is_newer
-from lakemirror.driver.reduce.table import Reduced, merging
+from lakemirror.driver.reduce.table import Reduced, bounded, merging
 from lakemirror.driver.reduce.waiting import is_checked
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.tables.columns import T
@@ -164,7 +163,7 @@ def _passed_over(
     if reduced.state is None or before is None or _all_newer(table, plan, reduced, rows):
         return _Passed()
     counts, own, again = reduced.counts, F.col("s.own"), F.col("s.repeated")
-    stored = _bounded(table.rows(before), plan, reduced)
+    stored = bounded(table.rows(before), plan, reduced)
     kinds = {each.name: each.dataType for each in stored.schema}
     newest = reduced.state.frame.where(f"key IS NOT NULL AND op <> '{Op.PASSED}'")
     same_key = [T(name) == F.col("s.key")[name] for name in plan.reading.key]
@@ -214,14 +213,6 @@ def _all_changed(plan: TablePlan, reduced: Reduced, rows: Written) -> bool:
         return changed >= counts.keys
     passing = counts.keys - counts.expected
     return changed >= counts.expected and rows.deleted <= counts.deletes - passing
-
-
-def _bounded(stored: DataFrame, plan: TablePlan, reduced: Reduced) -> DataFrame:
-    """Return the stored rows whose keys are within the bounds of the batch's keys."""
-    for name, (low, high) in reduced.counts.bounds.items():
-        if low is not None:
-            stored = stored.where(within(T(name), plan.reading.columns[name], low, high))
-    return stored
 
 
 def _forbidden_out_of_order(table: MirroredTable, reduced: Reduced) -> int:
