@@ -29,10 +29,14 @@ _EPOCH: Final = datetime(1970, 1, 1)
 _PLAIN: Final = re.compile(r"\d{4}-\d\d-\d\dT[01]\d:\d\d:\d\d(?:\.(?:\d{3}|\d{6}))?Z", re.ASCII)
 _DAY: Final = re.compile(r"\s*(\d{4})-(\d{1,2})-(\d{1,2})\s*Z?\s*", re.ASCII)
 _MOMENT: Final = re.compile(
-    r"\s*(\d{4})-(\d{1,2})-(\d{1,2})(?:[T ]\s*(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?\s*(.*?))?\s*",
+    r"\s*(\d{4})-(\d{1,2})-(\d{1,2})(?:[T ](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?\s*(.*?))?\s*",
     re.ASCII,
 )
-_OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([-+])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
+_OFFSET: Final = re.compile(
+    r"(?:UTC|GMT|UT)?([-+])(?:(\d{1,2})(?::([0-5]\d)(?::([0-5]\d))?)?|(\d{2})([0-5]\d)([0-5]\d)?)", re.ASCII
+)
+_OF_THIS_MACHINE: Final = ("Factory", "localtime", "posixrules")
+"""Files beside those of zones, which say what a machine is set to."""
 _ZONE_IN_BRACKETS: Final = re.compile(r"(Z|[-+]\d{2}(?::?\d{2})?)\[[^\[\]]+\]\s*$", re.ASCII)
 _ZERO_IN_DATE: Final = re.compile(r"\d{4}-(00-|\d{2}-00)", re.ASCII)
 _FINER: Final = re.compile(r":\d{2}\.\d{6}0*[1-9]", re.ASCII)
@@ -213,13 +217,18 @@ def _parsed(text: str) -> tuple[datetime, timezone | ZoneInfo | None] | None:
 
 
 def _zone(name: str) -> timezone | ZoneInfo:
-    """Return a zone. Raises ValueError, ZoneInfoNotFoundError or, as zones are files, OSError."""
+    """Return a zone. Raises ValueError, ZoneInfoNotFoundError or, as zones are files, OSError.
+
+    An abbreviation such as BST or CST is that of several zones, and names none.
+    """
     if name in ("Z", "UTC", "GMT", "UT"):
         return UTC
     found = _OFFSET.fullmatch(name)
     if found is None:
+        if name in _OF_THIS_MACHINE:
+            raise ValueError(name)
         return ZoneInfo(name)
-    hours, minutes, seconds = (int(each or 0) for each in found.groups()[1:])
+    hours, minutes, seconds = (int(each or 0) for each in found.groups()[1 if found[2] else 4 :][:3])
     offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
     if offset > timedelta(hours=18):
         raise ValueError(name)

@@ -32,7 +32,13 @@ _WITH_OFFSET = r"^\s*\d{4}-\d{1,2}-\d{1,2}[T ][^-+]*([-+]\d|[A-Za-z]{2})"
 """Matches an ISO timestamp with an offset or the name of a zone."""
 _ZERO_IN_DATE = r"^\d{4}-(00-|\d{2}-00)"
 _FINER = r":\d{2}\.\d{6}0*[1-9]"
-_WITHOUT_SECONDS = r"^(\s*\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{2})(?=\s*(Z|[-+]\d))"
+_WITHOUT_SECONDS = r"^(\s*\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{1,2})(?=\s*[-+A-Za-z])"
+_NO_ZONE = (
+    r"([^A-Za-z](ACT|AET|AGT|ART|AST|BET|BST|CAT|CNT|CST|CTT|EAT|ECT|IET|IST|JST|MIT|NET|NST|PLT|PNT|PRT|PST|"
+    r"SST|VST)|[-+]\d{1,2}:\d)\s*$"
+)
+"""Abbreviations of which Java takes one zone of several (BST for Asia/Dhaka); offsets that lack a digit."""
+_AT_AN_END = r"^\s*(0001-0?1-0?1|9999-12-31)[T ]"
 _ZONE_IN_BRACKETS = r"(Z|[-+]\d{2}(?::?\d{2})?)\[[^\[\]]+\]\s*$"
 _MAY_BE_FINER = r"[:,\[](?:(?<=:)\d{2}\.\d{6}0*[1-9]|-?\d{18,19}[,}\]])"
 """Matches a JSON row with such a text, or with a number of so many digits; each place is tried once."""
@@ -182,12 +188,22 @@ def is_moment(text: Column) -> Column:
 
     A plain cast takes a time without a date for a moment of today.
     """
-    return text.rlike(_MOMENT)
+    return text.rlike(_MOMENT) & ~text.rlike(_NO_ZONE)
 
 
 def instant_of(text: Column) -> Column:
     """Convert an ISO timestamp to TIMESTAMP; null for any other text."""
-    return F.when(is_moment(text), shapes.moment(_whole(text), "timestamp"))
+    return F.when(is_moment(text), _instant(text))
+
+
+def _instant(text: Column) -> Column:
+    """Return the moment that a cast reads; null if its offset takes it out of the years 0001 to 9999."""
+    moment = shapes.moment(_whole(text), "timestamp")
+
+    def within(micros: Column) -> Column:
+        return F.when(~outside(micros, *MICROS.bounds), F.timestamp_micros(micros))
+
+    return F.when(text.rlike(_AT_AN_END), let(F.unix_micros(moment), within)).otherwise(moment)
 
 
 def _whole(text: Column) -> Column:
@@ -203,7 +219,7 @@ def _whole(text: Column) -> Column:
 
 def local_of(text: Column) -> Column:
     """Convert an ISO timestamp, in UTC unless it has a zone, to TIMESTAMP_NTZ; null for any other text."""
-    shifted = ntz(F.unix_micros(shapes.moment(_whole(text), "timestamp")))
+    shifted = ntz(F.unix_micros(_instant(text)))
     local = F.when(text.rlike(_WITH_OFFSET), shifted).otherwise(shapes.moment(_whole(text), "timestamp_ntz"))
     return F.when(is_moment(text), local)
 
