@@ -127,6 +127,9 @@ def test_numbers_of_any_size_have_digits() -> None:
         ("0.10000000149011612", FLOAT, 0.10000000149011612),  # the same float as a DOUBLE
         ("0.1000000015", FLOAT, None),
         ("1e39", FLOAT, None),
+        ("1e11", FLOAT, 99999997952.0),  # its shortest spelling
+        ("1.4e-45", FLOAT, 2.0**-149),  # as Java writes it
+        ("1e-46", FLOAT, None),
     ],
 )
 def test_digits_are_those_of_a_float_or_there_is_none(text: str, kind: Kind, value: float | None) -> None:

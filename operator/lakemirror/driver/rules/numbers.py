@@ -175,12 +175,12 @@ def double_of(text: str) -> float | None:
 
 
 def single_of(text: str) -> float | None:
-    """Return the float of 32 bits that a decimal number is (`float_of`)."""
+    """Return the float of 32 bits that a decimal number is (`float_of`). Java writes two digits at least."""
     if _FLOAT.fullmatch(text) is None:
         return None
     number = float(text)
     short = single(number)
-    alike = digits_of(text) == digits_of(shortest_single(short))
+    alike = digits_of(text) in (digits_of(shortest_single(short)), digits_of(f"{short:.1e}"))
     return short if alike or (short == number and digits_of(text) == digits_of(repr(number))) else None
 
 

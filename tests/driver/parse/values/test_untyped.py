@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     DateType,
     DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     MapType,
@@ -149,6 +150,10 @@ CASES: list[tuple[DataType, list[tuple[Any, dict[str, Any]]]]] = [
     (
         StructType([StructField("x", VariantType())]),
         [({"x": "1"}, fine('{"x":"1"}')), ({"x": None}, fine("{}")), (None, fine(None))],
+    ),
+    (
+        FloatType(),
+        [(100000000000, fine(99999997952.0)), (0.1, fine(0.10000000149011612)), (16777217, MISFIT)],
     ),
     (MapType(StringType(), VariantType()), [({"k": "1"}, fine('{"k":"1"}'))]),
     (ArrayType(DecimalType(6, 2)), [(["bg==", None], fine([Decimal("1.10"), None]))]),

@@ -166,14 +166,12 @@ def is_exact(number: Column, double: Column, target: DataType) -> Column:
         single = double.cast("float")
         same = single.cast("double") == double
         alike = (alike & same) | (_digits_of(number) == _digits_of(single.cast("string")))
-    # Up to 15 digits always survive; the JVM's own spelling is not always the shortest one.
-    few = (F.length(_digits_of(number)) <= 15) & (
-        F.abs(double).between(sys.float_info.min, sys.float_info.max)
-    )
-    return F.coalesce(
-        number.rlike(shapes.NUMBER) & (alike | (few if isinstance(target, DoubleType) else False)),
-        F.lit(False),
-    )
+    # Up to 15 digits always survive, or six; the JVM's own spelling is not always the shortest one.
+    most, least, largest = 15, sys.float_info.min, sys.float_info.max
+    if isinstance(target, FloatType):
+        most, least, largest = 6, 2.0**-126, 2.0**128 - 2.0**104
+    few = (F.length(_digits_of(number)) <= most) & F.abs(double).between(least, largest)
+    return F.coalesce(number.rlike(shapes.NUMBER) & (alike | few), F.lit(False))
 
 
 def _digits_of(number: Column) -> Column:
