@@ -255,6 +255,9 @@ WRITTEN: list[tuple[str, DataType, Writing, list[tuple[Any, dict[str, Any]]]]] =
             ("abcdef", fine(bytearray.fromhex("abcdef"))),
             ("AB==", MISFIT),
             ("", fine(bytearray())),
+            (1234, MISFIT),
+            (True, MISFIT),
+            ([1], MISFIT),
         ],
     ),
     (
@@ -266,6 +269,9 @@ WRITTEN: list[tuple[str, DataType, Writing, list[tuple[Any, dict[str, Any]]]]] =
             ("\\xdeadbeef", fine(bytearray.fromhex("deadbeef"))),
             ("0xdead", fine(bytearray.fromhex("dead"))),
             ("AA==", fine(bytearray(1))),
+            (10, MISFIT),
+            (1e5, MISFIT),
+            (None, fine(None)),
         ],
     ),
     ("bytes of Maxwell", BinaryType(), MAXWELL, [("deadbeef", fine(bytearray.fromhex("75e69d6de79f")))]),
@@ -273,7 +279,12 @@ WRITTEN: list[tuple[str, DataType, Writing, list[tuple[Any, dict[str, Any]]]]] =
         "bytes that are said to be hexadecimal",
         BinaryType(),
         Writing(encoding="hex"),
-        [("DEADbeef", fine(bytearray.fromhex("deadbeef"))), ("abc", MISFIT), ("AA==", MISFIT)],
+        [
+            ("DEADbeef", fine(bytearray.fromhex("deadbeef"))),
+            ("abc", MISFIT),
+            ("AA==", MISFIT),
+            (12, MISFIT),
+        ],
     ),
     (
         "bytes that are said to be base64",

@@ -84,7 +84,7 @@ def codec_of_type(target: DataType, writing: Writing = DEBEZIUM) -> Codec:
     if isinstance(target, VariantType):
         return JsonVariant(parsed=True)
     if isinstance(target, BinaryType):
-        return EncodedText(BinaryType(), BinaryTexts(writing))
+        return JsonBinary(writing)
     for kind, codec in ((BooleanType, JsonBoolean()), (DateType, JsonDate())):
         if isinstance(target, kind):
             return codec
@@ -113,6 +113,8 @@ def _key(target: DataType, writing: Writing) -> Codec:
         return codecs.FORMATTED
     if isinstance(target, DecimalType):
         return EncodedText(target, DecimalTexts(target, replace(writing, decimals="text")))
+    if isinstance(target, BinaryType):
+        return EncodedText(target, BinaryTexts(writing))
     codec = codec_of_type(target, writing)
     return codec if isinstance(codec.wire, StringType) else JsonKey(target)
 
@@ -246,6 +248,36 @@ class EncodedText(Codec):
 
     def doubt(self, value: Column) -> Column | None:
         return self.texts.doubt(value)
+
+
+@dataclass(frozen=True)
+class JsonBinary(Codec):
+    """Bytes as text. A number is none, although its digits could be read as one."""
+
+    writing: Writing
+    wire, natural = VariantType(), BinaryType()
+
+    def parts(self, value: Column) -> Parts:
+        kind = F.schema_of_variant(value)
+        told = self._texts.parts(self._text(value))
+        other = value.isNotNull() & ~kind.isin("STRING", "VOID")
+        return Parts(told.value, misfit=either(other, _or_false(told.misfit)))
+
+    def text(self, value: Column) -> Column:
+        return F.try_variant_get(value, "$", "string")
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        return self._text(value).isin(*placeholder.spellings)
+
+    def doubt(self, value: Column) -> Column | None:
+        return self._texts.doubt(self._text(value))
+
+    @property
+    def _texts(self) -> BinaryTexts:
+        return BinaryTexts(self.writing)
+
+    def _text(self, value: Column) -> Column:
+        return F.when(F.schema_of_variant(value) == "STRING", self.text(value))
 
 
 @dataclass(frozen=True)
