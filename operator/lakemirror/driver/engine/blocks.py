@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from lakemirror.driver.codes import WITH_ROW
 from lakemirror.driver.columns import odd as odd_records
+from lakemirror.driver.columns.changes import MOMENT
 from lakemirror.driver.columns.decode import Decoder
 from lakemirror.driver.columns.key_codes import without_signs
 from lakemirror.driver.columns.kinds import to_arrow
@@ -67,7 +68,6 @@ MOST_HELD: Final = 1 << 28
 """How many bytes of raw records a task reads and holds as changes; Spark applies batches that have more."""
 MOST_ASIDE, MOST_ASIDE_BYTES = 1_000, 1 << 21
 """How many records that cannot be applied a task returns with their bytes, and how many bytes; else none."""
-_MOMENT: Final = pa.timestamp("us", "UTC")
 _OPEN: Final = "its place depends on a snapshot"
 _NO_QUESTIONS: Final = Questions()
 _MANY: Final = 4_000
@@ -421,7 +421,7 @@ def _read(
     """Return what records of a table are: a report, the plain changes, and the events of odd ones."""
     decoder = _decoder(table, records.values)
     if decoder is None:  # there are only tombstones, or nobody knows the connector
-        tombstones = list(records.values).count(None)
+        tombstones = records.values.count(None)
         odd = _place(records, 0) if tombstones < records.num_rows else None
         return Report(table.topic, number, records.num_rows, tombstones, odd), None, ()
     decoded = decoder.decode(records)
@@ -453,8 +453,10 @@ def _read(
 
 def _raw(records: RawRecords, numbers: Sequence[int]) -> Iterator[RawRecord]:
     """Yield what some of the records of a block have beside their places."""
+    if not numbers:  # as in most blocks
+        return
     chosen = records.take(np.array(numbers, np.int64))
-    moments = chosen.column("timestamp").cast(_MOMENT).view(pa.int64()).to_pylist()
+    moments = chosen.column("timestamp").cast(MOMENT).view(pa.int64()).to_pylist()
     rest = chosen.columns.select(["headers", "file", "row"]).to_pylist()
     for moment, key, value, each in zip(moments, chosen.keys, chosen.values, rest, strict=True):
         headers = each.pop("headers")

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemirror.driver.columns.changes import MOMENT
 from lakemirror.driver.columns.decode import without_collecting
 from lakemirror.driver.columns.raw_records import RawRecords
 from lakemirror.driver.read.files.records import LAST_MILLIS
@@ -24,7 +25,6 @@ from lakemirror.driver.read.files.records import LAST_MILLIS
 _LONGEST: Final = 10 * 2**20
 """The length of a line in bytes above which Spark's parser may refuse it."""
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_MOMENT: Final = pa.timestamp("us", "UTC")
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Header = list[str | None]
 
@@ -120,7 +120,7 @@ def _moments(millis: Sequence[int | None]) -> pa.Array:
     """Return the times of milliseconds since 1970; null for those that Spark treats as missing."""
     given = pa.array(millis, pa.int64())
     known = pc.and_(pc.greater_equal(given, 0), pc.less_equal(given, LAST_MILLIS))
-    return pc.multiply(pc.if_else(known, given, None), 1000).view(_MOMENT)
+    return pc.multiply(pc.if_else(known, given, None), 1000).view(MOMENT)
 
 
 def _headers(texts: Sequence[bytes]) -> pa.Array:

@@ -277,8 +277,7 @@ def as_reread(rows: DataFrame) -> DataFrame:
 
 def _file_of(spark: SparkSession, path: str) -> str:
     """Return the column ``file`` of the records of a file on a local disk."""
-    files, place = file_system(spark, f"file://{path}")
-    return re.sub("^file:/+", "file:/", str(files.makeQualified(place).toUri().toString()))
+    return re.sub("^file:/+", "file:/", place_of(spark, f"file://{path}"))
 
 
 def place_of(spark: SparkSession, uri: str) -> str:
